@@ -89,7 +89,9 @@ def shares_by_waiting(simulation: Simulation, action: Action, steps: int) -> Sha
     before, start = exchange.waited() or 0.0, time.perf_counter()
     (loop,) = timings([action], simulation.communicator)
     seconds = (exchange.waited() or 0.0) - before
-    waits = simulation.communicator.allgather(seconds / (time.perf_counter() - start))
+    everyone = simulation.communicator.gather(seconds / (time.perf_counter() - start))
+    waits = simulation.communicator.broadcast(everyone)
+    assert waits is not None
     return Shares(slowest(loop) / steps, min(waits), waits)
 
 

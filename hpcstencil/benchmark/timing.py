@@ -52,7 +52,7 @@ def _once(action: Action, rounds: int, communicator: Communicator) -> np.ndarray
     communicator.barrier()
     start = time.perf_counter()
     jax.block_until_ready(action(rounds))
-    return np.array(communicator.allgather(time.perf_counter() - start))
+    return np.array(communicator.broadcast(communicator.gather(time.perf_counter() - start)))
 
 
 def slowest(times: np.ndarray) -> float:

@@ -182,41 +182,46 @@ class DirectWriter:
     """A writer of blocks to their places in the file at ``path``.
 
     It bypasses the page cache where the file system allows this, because caching cells that are not read soon would cost
-    processor time and memory.
+    processor time and memory. The first write opens the file, since thousands of processes that open it for each snapshot would
+    keep a parallel file system busy.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.file: os.stat_result | None = None  # the file that the first write found
+        self.cached: int | None = None  # a file descriptor
+        self.past: int | None = None  # one that bypasses the page cache
         self.buffer = _pages(PAGE)
+
+    def close(self) -> None:
+        """Close the file. Raises OSError."""
+        for descriptor in (self.cached, self.past):
+            if descriptor is not None:
+                os.close(descriptor)
+        self.cached = self.past = None
 
     def write(self, parts: Sequence[tuple[np.ndarray | Pieces, Sequence[Place]]]) -> None:
         """Write blocks to their places, and wait until they are on disk.
 
         Raises OSError if that fails, or if the file has been replaced since the first write.
         """
-        cached, past = os.open(self.path, os.O_WRONLY), self._open_past()
-        try:
-            self.file = self.file or os.fstat(cached)
-            if not os.path.samestat(self.file, os.fstat(cached)):
-                raise OSError("replaced by somebody else while this run was writing it")
-            for block, where in parts:
-                pages: list[tuple[int, np.ndarray]] = []
-                for n, (cut, byte) in enumerate(where):
-                    part = block.pieces[n] if isinstance(block, Pieces) else block[cut.index]
-                    if not cut.whole:
-                        _write_runs(cached, part, cut, byte)
-                    elif part.nbytes >= LEAST_PAST and _in_pages(part, cut, byte):
-                        pages.append((byte, part))
-                    else:
-                        self._write_chunk(cached, past if part.nbytes >= LEAST_PAST else None, part, cut, byte)
-                for byte, row in _in_a_row(pages):
-                    _write_past(past, cached, row, byte)
-            os.fsync(cached)
-        finally:
-            os.close(cached)
-            if past is not None:
-                os.close(past)
+        if self.cached is None:
+            self.cached, self.past = os.open(self.path, os.O_WRONLY), self._open_past()
+        cached, past = self.cached, self.past
+        if not os.path.samestat(self.path.stat(), os.fstat(cached)):
+            raise OSError("replaced by somebody else while this run was writing it")
+        for block, where in parts:
+            pages: list[tuple[int, np.ndarray]] = []
+            for n, (cut, byte) in enumerate(where):
+                part = block.pieces[n] if isinstance(block, Pieces) else block[cut.index]
+                if not cut.whole:
+                    _write_runs(cached, part, cut, byte)
+                elif part.nbytes >= LEAST_PAST and _in_pages(part, cut, byte):
+                    pages.append((byte, part))
+                else:
+                    self._write_chunk(cached, past if part.nbytes >= LEAST_PAST else None, part, cut, byte)
+            for byte, row in _in_a_row(pages):
+                _write_past(past, cached, row, byte)
+        os.fsync(cached)
 
     def _open_past(self) -> int | None:
         """Open a file descriptor that bypasses the page cache; return None if the (file) system does not support it."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -91,14 +91,23 @@ class Communicator(Protocol):
     def barrier(self) -> None:
         """Return once all processes have called this."""
 
-    def broadcast(self, value: T) -> T:
-        """Return rank 0's value, which must be picklable, on all processes. The values of other ranks are ignored."""
+    def broadcast(self, value: T, root: int = 0) -> T:
+        """Return the value of rank ``root``, which must be picklable, on all processes. Those of other ranks are ignored."""
 
     def gather(self, value: T) -> list[T] | None:
-        """Return a list of the values of all processes by rank on rank 0, None elsewhere. Values must be picklable."""
+        """Return a list of the values of all processes by rank on rank 0, None elsewhere. Values must be picklable.
 
-    def allgather(self, value: T) -> list[T]:
-        """Return a list of the values of all processes by rank, on all processes. Values must be picklable."""
+        Rank 0 needs memory for all values, so prefer a reduction.
+        """
+
+    def scatter(self, values: Sequence[T] | None) -> T:
+        """Return the element of rank 0's ``values`` that belongs to this rank. Values must be picklable."""
+
+    def any(self, here: bool) -> bool:
+        """Return whether ``here`` is true on any process."""
+
+    def alike(self, key: str) -> list[int]:
+        """Return the ranks, in order, that give the same ``key`` as this one, e.g. the name of their host."""
 
     def maximum(self, values: np.ndarray) -> np.ndarray:
         """Return the elementwise maximum over all processes. ``values`` must have the same shape and dtype on all."""
@@ -130,14 +139,21 @@ class OneProcess:
     def barrier(self) -> None:
         return None
 
-    def broadcast(self, value: T) -> T:
+    def broadcast(self, value: T, root: int = 0) -> T:
         return value
 
     def gather(self, value: T) -> list[T] | None:
         return [value]
 
-    def allgather(self, value: T) -> list[T]:
-        return [value]
+    def scatter(self, values: Sequence[T] | None) -> T:
+        assert values is not None
+        return values[0]
+
+    def any(self, here: bool) -> bool:
+        return here
+
+    def alike(self, key: str) -> list[int]:
+        return [self.rank]
 
     def maximum(self, values: np.ndarray) -> np.ndarray:
         return values
@@ -161,14 +177,40 @@ class MpiProcesses:
     def barrier(self) -> None:
         self.mpi.Barrier()
 
-    def broadcast(self, value: T) -> T:
-        return self.mpi.bcast(value, root=0)
+    def broadcast(self, value: T, root: int = 0) -> T:
+        return self.mpi.bcast(value, root=root)
 
     def gather(self, value: T) -> list[T] | None:
-        return self.mpi.gather(value, root=0)
+        """Gather along a binomial tree: MPI's own gather of values of different sizes sends rank 0 a message from each."""
+        values = [value]
+        for step in steps_below(self.size):
+            if self.rank & step:
+                self.mpi.send(values, dest=self.rank - step)
+                return None
+            if self.rank + step < self.size:
+                values += self.mpi.recv(source=self.rank + step)
+        return values
 
-    def allgather(self, value: T) -> list[T]:
-        return self.mpi.allgather(value)
+    def scatter(self, values: Sequence[T] | None) -> T:
+        """Scatter along the binomial tree of `gather`."""
+        for step in reversed(steps_below(self.size)):
+            if self.rank % (2 * step) == step:
+                values = self.mpi.recv(source=self.rank - step)
+            elif self.rank % (2 * step) == 0 and self.rank + step < self.size:
+                assert values is not None
+                self.mpi.send(values[step:], dest=self.rank + step)
+                values = values[:step]
+        assert values is not None
+        return values[0]
+
+    def any(self, here: bool) -> bool:
+        return bool(self.maximum(np.array([int(here)]))[0])
+
+    def alike(self, key: str) -> list[int]:
+        keys, ranks = self.gather(key), dict[str, list[int]]()
+        for rank, other in enumerate(keys or []):
+            ranks.setdefault(other, []).append(rank)
+        return self.scatter(None if keys is None else [ranks[other] for other in keys])
 
     def maximum(self, values: np.ndarray) -> np.ndarray:
         """Elementwise maximum over all processes."""
@@ -188,6 +230,11 @@ class MpiProcesses:
 
     def abort(self, status: int) -> None:
         self.mpi.Abort(status)
+
+
+def steps_below(size: int) -> list[int]:
+    """Return the powers of two below ``size``."""
+    return [1 << n for n in range((size - 1).bit_length())]
 
 
 def connect() -> Communicator:
@@ -239,9 +286,12 @@ def agree(communicator: Communicator, action: Callable[[], T]) -> T:
         result = action()
     except HpcstencilError as error:
         failure = error
-    for rank, told in enumerate(communicator.allgather(failure)):
-        if told is not None:
-            raise told if rank == 0 else type(told)(f"rank {rank}: {told}")
+    before = communicator.size - communicator.rank  # larger on lower ranks
+    lowest = communicator.size - int(communicator.maximum(np.array([0 if failure is None else before]))[0])
+    if lowest < communicator.size:
+        told = communicator.broadcast(failure, root=lowest)
+        assert told is not None
+        raise told if lowest == 0 else type(told)(f"rank {lowest}: {told}")
     return result  # type: ignore[return-value]  # set: no process failed, this one included
 
 

@@ -1,9 +1,9 @@
 """The authenticated handshake between the monitors of a run. It uses only the standard library.
 
-Both sides prove that they know the run's token, which never crosses the monitors' connections. The centre sends random
-bytes. A monitor answers with the HMAC of these bytes under the token, and with random bytes of its own. The centre answers
-with the HMAC of the latter. All three messages have fixed lengths, and nothing else from a connection is interpreted before
-they are complete. The centre listens only while ranks join, and only at the addresses that they need.
+Both sides prove that they know the run's token, which never crosses the monitors' connections. The parent, which listens, sends
+random bytes. The child answers with the HMAC of these bytes under the token, and with random bytes of its own. The parent
+answers with the HMAC of the latter. All three messages have fixed lengths, and nothing else from a connection is interpreted
+before they are complete. A parent listens only while its children join, and only at the addresses that they need.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from typing import Any
 LOOPBACK = "127.0.0.1"
 RANDOM, PROOF = 32, 32  # bytes
 SILENT = 5.0  # seconds within which a connection must give its proof
-STRANGERS = 64  # unproven connections allowed in addition to one per rank; beyond that, the oldest is closed
-RATE = 1000  # connections accepted between two ticks, in addition to one per rank
-TRIES = 10  # attempts of a monitor whose connection is dropped, e.g. because the centre has too many connections
+STRANGERS = 64  # unproven connections allowed in addition to one per child; beyond that, the oldest is closed
+RATE = 1000  # connections accepted between two ticks, in addition to one per child
+TRIES = 10  # attempts of a monitor whose connection is dropped, e.g. because the parent has too many connections
 CONNECTING = 3.0  # seconds for which a monitor waits for a connection
 
 
@@ -38,7 +38,7 @@ def proof(token: str, role: bytes, challenge: bytes) -> bytes:
 
 
 class Stranger:
-    """A connection to the centre that has not given its proof yet, with the challenge sent and the bytes received."""
+    """A connection to a parent that has not given its proof yet, with the challenge sent and the bytes received."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
@@ -48,7 +48,7 @@ class Stranger:
 
 
 class Door:
-    """The centre's listening sockets, and the unproven connections that came through them.
+    """The listening sockets of a parent of ``count`` children, and the unproven connections that came through them.
 
     ``welcome`` is called with each connection that has given its proof. ``selector`` serves the sockets.
     """
@@ -57,23 +57,23 @@ class Door:
         self,
         addresses: Sequence[str],
         token: str,
-        ranks: int,
+        count: int,
         selector: selectors.BaseSelector,
         welcome: Callable[[socket.socket], None],
     ) -> None:
-        self.token, self.ranks, self.selector, self.welcome = token, ranks, selector, welcome
+        self.token, self.count, self.selector, self.welcome = token, count, selector, welcome
         self.strangers: list[Stranger] = []  # the oldest first
         self.listening: list[socket.socket] = []
         for address in addresses:
             with suppress(OSError):
-                self.listening.append(socket.create_server((address, 0), backlog=min(ranks + STRANGERS, 4096)))
+                self.listening.append(socket.create_server((address, 0), backlog=count + STRANGERS))
         for one in self.listening:
             one.setblocking(False)
         self.waiting = list(self.listening)  # sockets that pause until the next tick
         self.tick()
 
     def places(self) -> list[list[Any]]:
-        """Return the [address, port] pairs at which the centre listens, for `joined`."""
+        """Return the [address, port] pairs at which the parent listens, for `joined`."""
         return [list(one.getsockname()) for one in self.listening]
 
     def tick(self) -> None:
@@ -105,10 +105,10 @@ class Door:
         except OSError:  # it went again, or there are too many open files
             self.accepted += RATE
         else:
-            if len(self.strangers) >= self.ranks + STRANGERS:
+            if len(self.strangers) >= self.count + STRANGERS:
                 self._drop(self.strangers[0])
             self._challenge(Stranger(connection))
-        if self.accepted >= self.ranks + RATE:
+        if self.accepted >= self.count + RATE:
             self.selector.unregister(listening)
             self.waiting.append(listening)
 
@@ -142,13 +142,13 @@ class Door:
     def _judge(self, stranger: Stranger) -> None:
         """Admit a stranger that knows the token, and prove that we know it too."""
         shown, challenge = stranger.said[:PROOF], stranger.said[PROOF:]
-        if not hmac.compare_digest(shown, proof(self.token, b"rank", stranger.challenge)):
+        if not hmac.compare_digest(shown, proof(self.token, b"child", stranger.challenge)):
             self._drop(stranger)
             return
         self.selector.unregister(stranger.connection)
         self.strangers.remove(stranger)
         with suppress(OSError):
-            stranger.connection.sendall(proof(self.token, b"centre", challenge))
+            stranger.connection.sendall(proof(self.token, b"parent", challenge))
             self.welcome(stranger.connection)
 
     def _drop(self, stranger: Stranger) -> None:
@@ -159,9 +159,9 @@ class Door:
 
 
 def joined(places: Sequence[Sequence[Any]], token: str) -> socket.socket | None:
-    """Connect to the centre at the first of the ``places`` ([address, port] each) that works; return None if none does.
+    """Connect to the parent at the first of the ``places`` ([address, port] each) that works; return None if none does.
 
-    Both sides of the returned connection have proved that they know the ``token``. An address of the centre's host may
+    Both sides of the returned connection have proved that they know the ``token``. An address of the parent's host may
     belong to a different machine in this host's network. Such a machine learns nothing about the token and is skipped.
     """
     for attempt in range(TRIES):
@@ -172,7 +172,7 @@ def joined(places: Sequence[Sequence[Any]], token: str) -> socket.socket | None:
             except OSError:
                 continue
             try:
-                if _is_centre(connection, token):
+                if _is_parent(connection, token):
                     return connection
             except TimeoutError:
                 pass
@@ -184,15 +184,15 @@ def joined(places: Sequence[Sequence[Any]], token: str) -> socket.socket | None:
     return None
 
 
-def _is_centre(connection: socket.socket, token: str) -> bool:
-    """Prove to the other side that this is a rank's monitor, and return whether it proves to be the centre.
+def _is_parent(connection: socket.socket, token: str) -> bool:
+    """Prove to the other side that this is a child, and return whether it proves to be the parent.
 
     Raises OSError if the connection is dropped.
     """
     challenge, until = secrets.token_bytes(RANDOM), time.monotonic() + SILENT
     asked = _exactly(connection, RANDOM, until)
-    connection.sendall(proof(token, b"rank", asked) + challenge)
-    return hmac.compare_digest(_exactly(connection, PROOF, until), proof(token, b"centre", challenge))
+    connection.sendall(proof(token, b"child", asked) + challenge)
+    return hmac.compare_digest(_exactly(connection, PROOF, until), proof(token, b"parent", challenge))
 
 
 def _exactly(connection: socket.socket, count: int, until: float) -> bytes:

@@ -1,28 +1,26 @@
-"""Building blocks of the monitors: connections, the state of a rank, and queries of the system.
+"""Building blocks of the monitors: connections, and the state of a rank and of a subtree of ranks.
 
 This module uses only the standard library.
 """
 
 from __future__ import annotations
 
-import contextlib
-import glob
 import json
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
-LAUNCHERS = ("mpirun", "mpiexec", "orterun", "orted", "prterun", "prted")  # Open MPI's
-FRAMES = 8  # most lines of a stack trace in a report
 LONGEST = 2**20  # bytes of a message
 PULSE = 1.0  # seconds between pulses
-PATIENCE = 20.0  # seconds of silence after which a rank counts as lost
+PATIENCE = 20.0  # seconds of silence after which a monitor counts as lost
 KINDS = {  # types of the values of a message, by key
-    **dict.fromkeys(("rank", "step", "status", "pulse", "dump", "end", "bye", "joined"), int),
-    **dict.fromkeys(("host", "token", "output", "stack", "lost", "failed"), str),
-    **dict.fromkeys(("stopped", "connected", "at_once", "outside"), bool),
-    **dict.fromkeys(("listen", "doors", "centre"), list),
+    **dict.fromkeys(("rank", "step", "status", "pulse", "end", "bye", "joined", "turn", "parent"), int),
+    **dict.fromkeys(("host", "token", "output", "lost", "failed"), str),
+    **dict.fromkeys(("stopped", "connected", "at_once", "outside", "moved", "all"), bool),
+    **dict.fromkeys(("listen", "children", "doors"), list),
+    "dump": float,
+    "stacks": dict,
 }
 
 
@@ -32,8 +30,10 @@ def message_of(line: bytes) -> dict[str, Any] | None:
         message = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    sound = isinstance(message, dict) and all(type(value) is KINDS.get(key) for key, value in message.items())
-    return message if sound else None
+    if not isinstance(message, dict) or any(type(value) is not KINDS.get(key) for key, value in message.items()):
+        return None
+    spans = message.get("stacks", {}).values()
+    return message if all(type(s) is list and all(type(n) is int for n in s) for s in spans) else None
 
 
 class Line:
@@ -83,86 +83,46 @@ class Line:
         self.open = self.open and len(self.unread) <= LONGEST
 
 
-class Peer:
-    """The state of a rank as its monitor has reported it.
+class Known:
+    """The state of this monitor's rank.
 
-    ``step`` is its last step, or -1 before the first. ``stopped`` is the time (of time.monotonic) at which its process was
-    found stopped, None if it runs. ``outside`` says that the user's program is running its own code. ``gone`` says that the
-    rank has said goodbye or is lost.
+    ``step`` is its last step, or -1 before the first. ``moved`` says that it has taken a step since the last pulse.
+    ``stopped`` is the time (of time.monotonic) at which its process was found stopped, None if it runs. ``outside`` says that
+    the user's program is running its own code. ``left`` says that the rank has said goodbye.
     """
 
-    def __init__(self, rank: int, host: str, line: Line | None) -> None:
-        self.rank, self.host, self.line = rank, host, line
+    def __init__(self) -> None:
         self.step = -1
         self.stopped: float | None = None
-        self.stack = ""
-        self.failure, self.status = "", 0  # the sentence of its failure, and the exit status
-        self.gone = self.outside = False
+        self.moved = self.outside = self.left = self.failed = False
 
     def hear(self, message: dict[str, Any]) -> None:
-        """Update the state from a message of the rank or its monitor."""
-        self.failure, self.status = message.get("failed", self.failure), message.get("status", self.status)
+        """Update the state from a message of the rank."""
+        self.moved = self.moved or "step" in message
         self.step = message.get("step", self.step)
-        self.stack = message.get("stack", self.stack)
-        self.gone = self.gone or "bye" in message
         self.outside = message.get("outside", self.outside)
+        self.failed = self.failed or "failed" in message
+        self.left = self.left or "bye" in message
         if "stopped" in message:
             self.stopped = (self.stopped or time.monotonic()) if message["stopped"] else None
 
 
-def tell(sentence: str, peers: Iterable[Peer]) -> None:
-    """Print the sentence, and each distinct stack trace once with its ranks, to standard error in a single write."""
-    stacks: dict[str, list[int]] = {}
-    for peer in peers:
-        if peer.stack:
-            stacks.setdefault("\n".join(peer.stack.splitlines()[:FRAMES]), []).append(peer.rank)
-    rows = [sentence]
-    for text, ranks in stacks.items():
-        rows.append(f"  rank{'s' * (len(ranks) > 1)} {', '.join(map(str, sorted(ranks)))}, newest call first:")
-        rows += [f"    {row}" for row in text.splitlines()]
-    with contextlib.suppress(OSError):
-        os.write(2, ("\n".join(rows) + "\n").encode())
+class Child:
+    """The subtree of ranks below one child of a monitor, as that child has reported it.
 
-
-def lost_report(peer: Peer, why: str, others: list[Peer], output: str) -> None:
-    """Print that the rank ``peer`` is lost, and ``why``, with the stack traces of the ``others``.
-
-    The report also names the newest checkpoint of the run's ``output`` (a path, "" if unknown), from which the run can
-    continue.
+    ``rank`` and ``host`` are those of the child, ``line`` the connection to its monitor. Of the whole subtree, ``step`` is the
+    largest step, ``outside`` says that a user's program somewhere is running its own code, ``reported`` that every rank has
+    failed or left, ``left`` that every rank has left.
     """
-    step = max([peer.step, *(other.step for other in others)])
-    place = f"at step {step}" if step >= 0 else "before the first step"
-    checkpoints = sorted(glob.glob(f"{glob.escape(output.removesuffix('.h5'))}.checkpoint.*.h5"))
-    state = (
-        f"The last good state is {checkpoints[-1]}: run the same command with --resume to continue"
-        if output and checkpoints
-        else "There is no checkpoint yet"
-    )
-    tell(f"hpcstencil: rank {peer.rank} on {peer.host} {why}, {place}; all ranks are ended. {state}", others)
 
+    def __init__(self, rank: int, host: str, line: Line) -> None:
+        self.rank, self.host, self.line = rank, host, line
+        self.step = -1
+        self.outside = self.reported = self.left = False
 
-def is_stopped(process: int) -> bool:
-    """Whether a process exists but is stopped by a signal or a debugger."""
-    try:
-        with open(f"/proc/{process}/stat", encoding="ascii", errors="replace") as file:
-            return file.read().rpartition(")")[2].split()[0] in "Tt"
-    except OSError:
-        return False
-
-
-def launcher_of(process: int) -> int | None:
-    """Return a pidfd of the parent of a process, if the parent is a launcher's daemon; else None.
-
-    Only the first rank on a host gets it.
-    """
-    if os.environ.get("OMPI_COMM_WORLD_LOCAL_RANK") != "0":
-        return None
-    with contextlib.suppress(OSError):
-        with open(f"/proc/{process}/stat", encoding="ascii", errors="replace") as file:
-            parent = int(file.read().rpartition(")")[2].split()[1])
-        handle = os.pidfd_open(parent)
-        with open(f"/proc/{parent}/comm", encoding="ascii", errors="replace") as file:
-            if file.read().strip().split(".")[0] in LAUNCHERS:  # Debian's is called mpirun.openmpi
-                return handle
-        os.close(handle)
-    return None
+    def hear(self, message: dict[str, Any]) -> None:
+        """Update the state from a message of the child."""
+        self.step = message.get("step", self.step)
+        self.outside = message.get("outside", self.outside)
+        self.left = self.left or "bye" in message
+        self.reported = self.reported or self.left or message.get("all", False)

@@ -13,8 +13,10 @@ import socket
 import sys
 import time
 
-from hpcstencil.runtime.monitor_peers import FRAMES, Line, Peer, launcher_of
+from hpcstencil.runtime.monitor_peers import Known, Line
+from hpcstencil.runtime.monitor_report import FRAMES
 
+LAUNCHERS = ("mpirun", "mpiexec", "orterun", "orted", "prterun", "prted")  # Open MPI's
 LOST = 4  # the status of a run that lost a rank
 MERCY = 3.0  # seconds a rank has to end itself before it is killed
 LAUNCHER_MERCY = 10.0  # seconds a launcher has to leave after its ranks
@@ -29,10 +31,11 @@ class MonitoredRank:
 
     def __init__(self, number: int, process: int, dump: int, dump_signal: int) -> None:
         self.number, self.process = number, process
+        self.host = socket.gethostname()
         self.dump, self.dump_signal = dump, dump_signal
         os.set_blocking(dump, False)
         self.line = Line(sys.stdin.buffer, sys.stdout.buffer)
-        self.known = Peer(number, socket.gethostname(), None)
+        self.known = Known()
         self.launcher = launcher_of(process)
         self.token = ""  # by which the monitors of this run recognize each other; comes from the rank
         self.output = ""  # the run's output file, beside which its checkpoints lie
@@ -42,11 +45,17 @@ class MonitoredRank:
         """Return whether the rank's process still exists."""
         return os.getppid() == self.process
 
+    def is_stopped(self) -> bool:
+        """Return whether the rank's process exists but is stopped by a signal or a debugger."""
+        return (_status(self.process) or " ")[0] in "Tt"
+
     def stack(self) -> str:
         """Return the stack trace of the rank's main thread, newest call first, at most ``FRAMES`` lines of faulthandler.
 
         The result is "" if the rank does not answer within 0.2 seconds.
         """
+        if not self.is_here():
+            return ""
         with contextlib.suppress(OSError):
             os.kill(self.process, self.dump_signal)
         text = b""
@@ -82,3 +91,29 @@ class MonitoredRank:
         if self.launcher is not None and not select.select([self.launcher], [], [], LAUNCHER_MERCY)[0]:
             with contextlib.suppress(OSError):
                 signal.pidfd_send_signal(self.launcher, signal.SIGKILL)
+
+
+def _status(process: int) -> list[str]:
+    """Return the fields of a process's /proc/PID/stat from its state on; an empty list if there is no such process."""
+    try:
+        with open(f"/proc/{process}/stat", encoding="ascii", errors="replace") as file:
+            return file.read().rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def launcher_of(process: int) -> int | None:
+    """Return a pidfd of the parent of a process, if the parent is a launcher's daemon; else None.
+
+    Only the first rank on a host gets it.
+    """
+    if os.environ.get("OMPI_COMM_WORLD_LOCAL_RANK") != "0":
+        return None
+    with contextlib.suppress(OSError, IndexError):
+        parent = int(_status(process)[1])
+        handle = os.pidfd_open(parent)
+        with open(f"/proc/{parent}/comm", encoding="ascii", errors="replace") as file:
+            if file.read().strip().split(".")[0] in LAUNCHERS:  # Debian's is called mpirun.openmpi
+                return handle
+        os.close(handle)
+    return None

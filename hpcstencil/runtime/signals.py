@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from hpcstencil.validation.errors import StoppedEarly
 
 if TYPE_CHECKING:
@@ -50,7 +52,7 @@ def check_not_stopped(request: Request, communicator: Communicator) -> None:
 
     For a run that has not written anything yet.
     """
-    number = max(communicator.allgather(request.number))
+    number = int(communicator.maximum(np.array([request.number]))[0])
     if number:
         raise StoppedEarly(
             f"stopped by {signal.Signals(number).name} before the first step: nothing was computed or written; run the same "

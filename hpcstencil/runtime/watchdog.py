@@ -19,6 +19,7 @@ import hpcstencil
 from hpcstencil.runtime.communicator import Communicator, MpiProcesses, agree
 from hpcstencil.runtime.handshake import own_addresses, where_to_listen
 from hpcstencil.runtime.hosts import boot, host
+from hpcstencil.runtime.monitor_tree import places
 from hpcstencil.runtime.progress import say
 from hpcstencil.validation.errors import EnvironmentProblem
 
@@ -33,7 +34,7 @@ class Watchdog:
     """The rank's side of the watchdog, which owns the monitor process of this rank.
 
     Reports to the monitor do not wait for an answer. ``place`` is the progress of the run in words, for error messages.
-    ``unreachable`` lists the ranks that cannot reach rank 0's host.
+    ``unreachable`` lists, on rank 0, the ranks whose monitor is not connected to the others.
     """
 
     def __init__(self, communicator: MpiProcesses) -> None:
@@ -45,8 +46,7 @@ class Watchdog:
         self.place = "before the first step"
         reading, self.writing = os.pipe()
         faulthandler.register(DUMP_SIGNAL, file=self.writing, all_threads=False, chain=False)
-        rank, size = communicator.rank, communicator.size
-        numbers = (rank, size, os.getpid(), reading, int(DUMP_SIGNAL))
+        numbers = (communicator.rank, os.getpid(), reading, int(DUMP_SIGNAL))
         # The monitor has its own session, so that it survives when the launcher kills the rank, and can still report.
         command = [sys.executable, "-S", "-P", "-c", MONITOR, *map(str, numbers)]
 
@@ -80,27 +80,31 @@ class Watchdog:
         threading.Thread(target=self._listen, daemon=True).start()
 
     def _connect(self) -> list[int]:
-        """Connect the monitors with each other, and return the ranks that cannot reach rank 0's host. Collective."""
-        communicator, rank = self.communicator, self.communicator.rank
-        token = communicator.broadcast(secrets.token_hex(32) if rank == 0 else "")
-        self._tell(token=token)
+        """Connect the monitors with each other, from the root of their tree to its leaves. Collective.
+
+        Returns, on rank 0, the ranks whose monitor cannot reach its parent; elsewhere an empty list.
+        """
+        communicator, mpi, rank = self.communicator, self.communicator.mpi, self.communicator.rank
+        self._tell(token=communicator.broadcast(secrets.token_hex(32) if rank == 0 else ""))
         own = own_addresses()
         network = f"{host()} {boot()} {os.stat('/proc/self/ns/net').st_ino}"
-        everyone = communicator.allgather((network, own))
-        doors = []
-        if rank == 0:
-            others = {address for there, addresses in everyone if there != network for address in addresses}
-            self._tell(listen=where_to_listen(own, others))
-            doors = self._read()["doors"]
-        doors = communicator.broadcast(doors)
+        everyone = communicator.gather((network, own))
+        place = communicator.scatter(places(everyone) if everyone is not None else None)
         connected = True
-        if rank != 0:
-            self._tell(centre=doors)
+        if place.parent is not None:
+            self._tell(parent=place.parent, turn=place.turn, doors=mpi.recv(source=place.parent))
             connected = self._read()["connected"]
-        unreachable = [r for r, there in enumerate(communicator.allgather(connected)) if not there]
-        if rank == 0:
+            mpi.send(None, dest=place.parent)
+        if place.children:
+            self._tell(listen=where_to_listen(own, place.addresses), children=place.children)
+            doors = self._read()["doors"]
+            for child in place.children:
+                mpi.send(doors, dest=child)
+            for child in place.children:
+                mpi.recv(source=child)
             self._tell(joined=1)
-        return unreachable
+        missing = communicator.gather(None if connected else rank) if communicator.any(not connected) else None
+        return [child for child in missing or [] if child is not None]
 
     def step(self, step: int) -> None:
         """Report that the run has reached step number ``step``, which also becomes its ``place``."""
@@ -182,13 +186,13 @@ def end_at_once(communicator: Communicator, status: int) -> None:
 def start(communicator: Communicator) -> None:
     """Start a watchdog, if there are several processes, and set it as the communicator's ``watch``. Collective.
 
-    Prints a warning if some ranks cannot reach rank 0's host.
+    Prints a warning if some monitors cannot reach each other.
     """
     if not isinstance(communicator, MpiProcesses):
         return
     communicator.watch = watch = Watchdog(communicator)
     if watch.unreachable:
         say(
-            f"warning: no TCP connection to rank 0 from ranks {', '.join(map(str, watch.unreachable))}: if one of them is "
-            "lost, the others may hang"
+            f"warning: no TCP connection between the monitors of ranks {', '.join(map(str, watch.unreachable))} and those of "
+            "other hosts: if one of them is lost, the others may hang"
         )

@@ -75,24 +75,24 @@ def chosen(decomposed: Decomposed, devices: Sequence[Any], communicator: Communi
     """
     wanted, device = decomposed.problem.config.numerics.kernel, devices[0]
     if wanted != "auto":
-        lacks = lacks_of(decomposed, wanted, device, communicator, requested=True)
-        if all(lacks):
-            raise unfit(wanted, lacks[0])
-        if any(lacks):
+        lack, everywhere = lack_anywhere(decomposed, wanted, device, communicator, requested=True)
+        if everywhere:
+            raise unfit(wanted, lack)
+        if lack:
             raise EnvironmentProblem(
-                f'numerics.kernel: expected "{wanted}" on all ranks, but {missing(lacks)}; correct that, or use "auto"'
+                f'numerics.kernel: expected "{wanted}" on all ranks, but {lack}; correct that, or use "auto"'
             )
         fourier = decomposed.problem.by_fft
         remarks = [BACKENDS[wanted].remark(device), BY_FFT.format(fourier) if fourier else ""]
         return Choice(wanted, ", ".join(["as the input says", *filter(None, remarks)]))
     if before in BACKENDS:
-        lack = missing(lacks_of(decomposed, before, device, communicator))
+        lack, _ = lack_anywhere(decomposed, before, device, communicator)
         if lack:
             raise other_kernel(before, lack)
         return Choice(before, "as before")
     lack = ""
     for name in (name for name, one in BACKENDS.items() if one.preferred):
-        lack = missing(lacks_of(decomposed, name, device, communicator))
+        lack, _ = lack_anywhere(decomposed, name, device, communicator)
         if not lack:
             return Choice(name, "made for this equation")
     kernel = from_rank_0(communicator, lambda: fastest_kernel(decomposed, device))
@@ -100,11 +100,18 @@ def chosen(decomposed: Decomposed, devices: Sequence[Any], communicator: Communi
     return Choice(kernel, f"no native code: {lack}", cannot_be=cannot_be)
 
 
-def lacks_of(
+def lack_anywhere(
     decomposed: Decomposed, kernel: str, device: Any, communicator: Communicator, requested: bool = False
-) -> list[str]:
-    """Return the results of `lack_of` for all processes, by rank. Collective."""
-    return communicator.allgather(lack_of(decomposed, kernel, device, communicator.rank, requested))
+) -> tuple[str, bool]:
+    """Return (why a process cannot use the kernel, whether that is so on all), the same everywhere. Collective.
+
+    The clause (see `lack_of`) is "" if all can. If the processes differ, it names the first rank that cannot.
+    """
+    lack = lack_of(decomposed, kernel, device, communicator.rank, requested)
+    if not communicator.any(bool(lack)):
+        return "", False
+    lacks = communicator.gather(lack)
+    return communicator.broadcast(("", False) if lacks is None else (missing(lacks), all(lacks)))
 
 
 def lack_of(decomposed: Decomposed, kernel: str, device: Any, rank: int, requested: bool = False) -> str:
@@ -123,10 +130,7 @@ def lack_of(decomposed: Decomposed, kernel: str, device: Any, rank: int, request
 
 
 def missing(lacks: Sequence[str]) -> str:
-    """Combine the results of `lacks_of` into one clause; "" if no process lacks the kernel.
-
-    If the processes differ, the clause names the first rank that lacks it.
-    """
+    """Combine the results of `lack_of` on all processes, by rank, into one clause."""
     if len(set(lacks)) == 1:
         return lacks[0]
     rank, lack = next((rank, lack) for rank, lack in enumerate(lacks) if lack)

@@ -39,7 +39,7 @@ def measured_costs(lowered: Lowered, problem: Problem, topology: Topology, commu
 
 def sends_messages(problem: Problem, communicator: Communicator) -> bool:
     """Return whether processes may exchange halos by messages instead of shared memory. Collective."""
-    several_hosts = len(set(communicator.allgather((host(), boot())))) > 1
+    several_hosts = len(communicator.alike(f"{host()} {boot()}")) < communicator.size
     return several_hosts or problem.config.decomposition.exchange != "auto"
 
 
@@ -56,13 +56,13 @@ def work_cost(lowered: Lowered, problem: Problem, topology: Topology, communicat
     if isinstance(known, float) and known > 0.0:
         return known
     communicator.barrier()
-    own = communicator.allgather(lowered.seconds_per_work(topology))
-    measured = [seconds for seconds in own if seconds is not None]
-    if len(measured) < len(own):
+    own = lowered.seconds_per_work(topology)
+    slowest = float(communicator.maximum(np.array([np.inf if own is None else own]))[0])
+    if slowest == np.inf:  # some process has none
         return None
     if communicator.rank == 0:
-        remember(name, max(measured))
-    return max(measured)
+        remember(name, slowest)
+    return slowest
 
 
 def message_costs(topology: Topology, communicator: Communicator) -> tuple[float, float]:
@@ -75,9 +75,8 @@ def message_costs(topology: Topology, communicator: Communicator) -> tuple[float
     pairs = [(n, rank) for n, rank in enumerate(ranks) if rank is not None]
     short = exchange_seconds(SHORT, pairs, communicator)
     long = exchange_seconds(LONG, pairs, communicator)
-    slowest = communicator.maximum(np.array([short, long]))
-    moved = 2 * LONG * max(communicator.allgather(len(pairs)))
-    return float(slowest[0]), moved / max(float(slowest[1] - slowest[0]), 1e-9)
+    short, long, most = (float(x) for x in communicator.maximum(np.array([short, long, len(pairs)])))
+    return short, 2 * LONG * most / max(long - short, 1e-9)
 
 
 def exchange_seconds(size: int, pairs: list[tuple[int, int]], communicator: Communicator) -> float:

@@ -68,7 +68,10 @@ def first_not_finite(simulation: Simulation, array: jax.Array) -> str:
     mine = None
     if len(here):
         mine = tuple(int(i) + start for i, start in zip(here[0], [*starts, 0], strict=False))
-    cell = min(cell for cell in simulation.communicator.allgather(mine) if cell is not None)
+    cells = simulation.communicator.gather(mine)
+    first = None if cells is None else min(cell for cell in cells if cell is not None)
+    cell = simulation.communicator.broadcast(first)
+    assert cell is not None
     place = ", ".join(
         f"{name} = {grid.centres(a, i, i + 1)[0]:.6g}" for a, (name, i) in enumerate(zip(grid.axes, cell, strict=False))
     )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from hpcstencil.config import provenance
 from hpcstencil.config.paths import sources
 from hpcstencil.problem.problem import Problem
@@ -21,11 +23,10 @@ def same_everywhere(communicator: Communicator, count: int, problem: Problem) ->
     They can differ because hosts may see different versions of a file. Raises EnvironmentProblem, on all processes, if they
     do.
     """
-    counts = communicator.allgather(count)
-    if len(set(counts)) > 1:
+    most, least = (int(n) for n in communicator.maximum(np.array([count, -count])) * (1, -1))
+    if least < most:
         raise EnvironmentProblem(
-            f"processes have {min(counts)} to {max(counts)} devices; give each the same number, for example with --devices "
-            f"{min(counts)}"
+            f"processes have {least} to {most} devices; give each the same number, for example with --devices {least}"
         )
     if communicator.size == 1:
         return
@@ -59,7 +60,8 @@ def same_everywhere(communicator: Communicator, count: int, problem: Problem) ->
 def warn_of_shared_gpus(communicator: Communicator, ids: Sequence[str]) -> None:
     """Print a warning if two processes of a host use the same GPU. ``ids`` are this process's GPUs. Collective."""
     users: dict[tuple[str, str], list[int]] = {}
-    for rank, (name, owned) in enumerate(communicator.allgather((host(), identities(ids)))):
+    everyone = communicator.gather((host(), identities(ids))) if communicator.any(bool(ids)) else None
+    for rank, (name, owned) in enumerate(everyone or []):
         for gpu in owned:
             users.setdefault((name, gpu), []).append(rank)
     for (name, gpu), ranks in users.items():

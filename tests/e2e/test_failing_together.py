@@ -85,7 +85,7 @@ def test_a_killed_rank_is_told_and_ends_the_others(folder, resumes, victim):
 IMPATIENT = """
 from hpcstencil.runtime import watchdog
 
-IMPATIENT = "; import hpcstencil.runtime.monitor_centre as centre; centre.PATIENCE = 8.0; main()"
+IMPATIENT = "; import hpcstencil.runtime.monitor_node as node; node.PATIENCE = 8.0; main()"
 watchdog.MONITOR = watchdog.MONITOR.replace("; main()", IMPATIENT)
 """
 

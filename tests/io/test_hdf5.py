@@ -450,6 +450,30 @@ def test_chunks_come_to_their_places_however_little_is_written_at_once(tmp_path,
     assert max(asked) == 3 * PAGE
 
 
+def test_a_process_opens_the_file_once_for_all_its_writes(tmp_path, monkeypatch):
+    grid, opened, as_ever = grid_of((512, 1024)), [], DirectWriter._open_past
+
+    def counted(writer):
+        opened.append(as_ever(writer))
+        return opened[-1]
+
+    monkeypatch.setattr(DirectWriter, "_open_past", counted)
+    output = create(tmp_path / "run.h5", grid, fields=["u"])
+    for n in range(3):
+        output.write_snapshot(n, float(n), {"u": field(grid, n)}, everything(grid))
+    assert len(opened) == 1
+    assert any(str(tmp_path / "run.h5") in target for target in open_files())
+    output.close(complete=True)
+    assert not any(str(tmp_path) in target for target in open_files())
+
+
+def open_files():
+    """The paths of this process's open files."""
+    with os.scandir("/proc/self/fd") as found:
+        names = [entry.path for entry in found]
+    return [os.readlink(name) for name in names if os.path.lexists(name)]
+
+
 def test_another_file_in_place_of_the_output_is_left_alone(tmp_path):
     """Whoever puts it there amid a change."""
     grid = grid_of((512, 1024))

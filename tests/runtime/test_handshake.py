@@ -1,4 +1,4 @@
-"""The centre of the monitors among strangers: they neither come in nor end anything, and the run's own ranks still join."""
+"""A parent in the tree of monitors among strangers: they neither come in nor end anything, and its children still join."""
 
 import json
 import socket
@@ -17,7 +17,7 @@ from hpcstencil.runtime.watchdog import MONITOR
 TOKEN = "0123456789abcdef" * 4
 
 
-class Centre:
+class Parent:
     """The monitor of rank 0 of two; this test takes the parts of that rank and of the other's monitor."""
 
     def __init__(self, within):
@@ -25,12 +25,12 @@ class Centre:
         within.callback(rank.wait)
         within.callback(rank.kill)
         self.process = subprocess.Popen(
-            [sys.executable, "-S", "-P", "-c", MONITOR, "0", "2", str(rank.pid), "0", "62"],
+            [sys.executable, "-S", "-P", "-c", MONITOR, "0", str(rank.pid), "0", "62"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
         within.callback(self.process.kill)
         self.tell(token=TOKEN)
-        self.tell(listen=[LOOPBACK])
+        self.tell(listen=[LOOPBACK], children=[1])
         (self.place,) = json.loads(self.process.stdout.readline())["doors"]
 
     def tell(self, **message):
@@ -45,16 +45,16 @@ def within():
 
 
 @pytest.fixture
-def centre(within):
-    return Centre(within)
+def parent(within):
+    return Parent(within)
 
 
-def stranger(centre, within):
-    return within.enter_context(socket.create_connection(centre.place, timeout=20))
+def stranger(parent, within):
+    return within.enter_context(socket.create_connection(parent.place, timeout=20))
 
 
 def is_dropped(connection):
-    """Whether the centre ends the connection, after the bytes that it sends to everybody."""
+    """Whether the parent ends the connection, after the bytes that it sends to everybody."""
     try:
         while connection.recv(1000):
             pass
@@ -74,45 +74,46 @@ ATTACKS = {
 
 
 @pytest.mark.parametrize("said", ATTACKS.values(), ids=ATTACKS)
-def test_a_stranger_is_dropped_and_the_run_goes_on(centre, within, said):
-    connection = stranger(centre, within)
+def test_a_stranger_is_dropped_and_the_run_goes_on(parent, within, said):
+    connection = stranger(parent, within)
     try:
         connection.sendall(said)
         connection.shutdown(socket.SHUT_WR)
     except OSError:
         pass  # dropped amid it
     assert is_dropped(connection)
-    goes_on(centre, within)
+    goes_on(parent, within)
 
 
-def goes_on(centre, within):
-    """The other rank joins and hears the centre's pulse; then rank 0 is done, and nothing was said."""
-    rank = within.enter_context(joined([centre.place], TOKEN))
+def goes_on(parent, within):
+    """The other rank joins and hears the parent's pulse; then rank 0 is done, and nothing was said."""
+    rank = within.enter_context(joined([parent.place], TOKEN))
     rank.sendall(b'{"rank": 1, "host": "n"}\n')
     with rank.makefile() as lines:
         assert "pulse" in lines.readline()
-        centre.tell(bye=1)
-        assert any("bye" in line for line in lines)
-    assert centre.process.wait(20) == 0 and centre.process.stderr.read() == b""
+        parent.tell(bye=1)
+        rank.sendall(b'{"bye": 1}\n')
+        assert all("pulse" in line for line in lines)
+    assert parent.process.wait(20) == 0 and parent.process.stderr.read() == b""
 
 
-def test_many_silent_strangers_neither_stay_nor_keep_ranks_out(centre, within):
-    crowd = [stranger(centre, within) for _ in range(3 * STRANGERS)]
+def test_many_silent_strangers_neither_stay_nor_keep_ranks_out(parent, within):
+    crowd = [stranger(parent, within) for _ in range(3 * STRANGERS)]
     assert is_dropped(crowd[0])  # who makes room for the last ones
     assert is_dropped(crowd[-1])  # after SILENT seconds
-    crowd += [stranger(centre, within) for _ in range(2 * STRANGERS)]
-    goes_on(centre, within)
+    crowd += [stranger(parent, within) for _ in range(2 * STRANGERS)]
+    goes_on(parent, within)
 
 
-def test_the_door_is_closed_when_all_have_joined(centre, within):
-    assert centre.place[0] == LOOPBACK
-    rank = within.enter_context(joined([centre.place], TOKEN))
+def test_the_door_is_closed_when_all_have_joined(parent, within):
+    assert parent.place[0] == LOOPBACK
+    rank = within.enter_context(joined([parent.place], TOKEN))
     rank.sendall(b'{"rank": 1, "host": "n"}\n')
-    waiting = stranger(centre, within)
-    centre.tell(joined=1)
+    waiting = stranger(parent, within)
+    parent.tell(joined=1)
     assert is_dropped(waiting)
     with pytest.raises(ConnectionRefusedError):
-        stranger(centre, within)
+        stranger(parent, within)
     with rank.makefile() as lines:
         assert "pulse" in lines.readline()
 

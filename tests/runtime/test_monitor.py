@@ -8,9 +8,9 @@ import sys
 STUCK = """
 import json, os, subprocess, sys, time
 reading, writing = os.pipe()
-code = ("from hpcstencil.runtime import monitor, monitor_centre as centre, monitored_rank as rank;"
-        "centre.STALLED, centre.GIVE_UP, rank.MERCY = 1, 3, 1; monitor.main()")
-numbers = ("0", "1", str(os.getpid()), str(reading), "62")
+code = ("from hpcstencil.runtime import monitor, monitor_node as node, monitored_rank as rank;"
+        "node.STALLED, node.GIVE_UP, rank.MERCY = 1, 3, 1; monitor.main()")
+numbers = ("0", str(os.getpid()), str(reading), "62")
 child = subprocess.Popen([sys.executable, "-c", code, *numbers], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                          pass_fds=(reading,), start_new_session=True)
 import faulthandler

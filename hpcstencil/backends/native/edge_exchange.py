@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from hpcstencil.backends.native.edge_layout import OFFSETS, EdgeLayout, edge_bytes, neighbours
 from hpcstencil.backends.native.edge_messages import lack_of_messages, messages_of
 from hpcstencil.backends.native.shared_memory import shared_memory
@@ -104,10 +106,9 @@ def in_passes(
     far = [{o: block for o, block in found.items() if block not in places} for found in around]
     near = any(block[0] != topology.rank for found in around for block in found.values() if block in places)
     lack = lack_of_messages() if any(far) else ""
-    kinds = communicator.allgather((near, any(far), lack))
-    if any(lack for _, _, lack in kinds):
+    shared, sent, lacking = communicator.maximum(np.array([near, any(far), bool(lack)], int))
+    if lacking:
         return messages
-    sent = any(kind[1] for kind in kinds)
     own_communicator = communicator.mpi.Clone() if sent else None
     blocks = []
     for device in devices:
@@ -126,7 +127,7 @@ def in_passes(
             edges.messages = ctypes.addressof(sending)
             edges.kept.append(sending)
         blocks.append(edges)
-    means = [*(["shared memory"] if any(kind[0] for kind in kinds) else []), *(["MPI messages"] if sent else [])]
+    means = [*(["shared memory"] if shared else []), *(["MPI messages"] if sent else [])]
     return InPasses(tuple(blocks), messages, " and ".join(means))
 
 
@@ -140,10 +141,12 @@ def _memory(
     """
     count = topology.device_count
     if communicator.size > 1 and share:
-        names = communicator.allgather((host(), boot()))
-        here = [rank for rank, name in enumerate(names) if name == names[communicator.rank]]
-        together = MpiProcesses(communicator.mpi.Split(here[0], communicator.rank))
-        memory = shared_memory(each * count * len(here), together) if len(here) > 1 else None
+        here, memory = communicator.alike(f"{host()} {boot()}"), None
+        if len(here) > 1:
+            group = communicator.mpi.Get_group().Incl(here)
+            together = communicator.mpi.Create_group(group)  # a split would make a list of all ranks on each
+            memory = shared_memory(each * count * len(here), MpiProcesses(together))
+            together.Free()
         if memory is not None:
             blocks = [(rank, device) for rank in here for device in range(count)]
             return memory, {block: _address(memory) + n * each for n, block in enumerate(blocks)}

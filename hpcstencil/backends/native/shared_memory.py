@@ -31,10 +31,10 @@ def shared_memory(size: int, communicator: Communicator) -> mmap.mmap | None:
                     memory = mmap.mmap(file.fileno(), size)
         except (OSError, ValueError):
             memory = None
-    everyone = all(communicator.allgather(memory is not None))
+    missing = communicator.any(memory is None)
     if descriptor is not None:
         os.close(descriptor)
-    return memory if everyone else None
+    return None if missing else memory
 
 
 def _identity(descriptor: int) -> tuple[int, int]:

@@ -40,4 +40,6 @@ class Direct:
         return None if self.communicator.total(np.array([int(own is None)]))[0] else own
 
     def close(self) -> None:
+        with file_errors(self.together.path, "close", UnsharedProblem):
+            self.writer.close()
         self.together.close()

@@ -94,6 +94,7 @@ class Serial:
         def close() -> None:
             if self.file is not None:
                 with file_errors(self.path, "close"):
+                    self.writer.close()
                     self.file.close()
 
         agree(self.communicator, close)
