@@ -141,21 +141,14 @@ class DeviceGrid:
         return {name: value.crop(self.interior).array for name, value in fields.items()}
 
     def received(
-        self,
-        fields: Mapping[Any, jax.Array],
-        widths: tuple[int, ...],
-        frame: Frame,
-        outer: Outer = NOTHING,
-        corners: bool = True,
+        self, fields: Mapping[Any, jax.Array], widths: tuple[int, ...], frame: Frame, outer: Outer = NOTHING
     ) -> dict[int, Ghosts]:
         """Exchange halos, and return the ghost cells (lower, upper) by axis as separate arrays. For use inside compiled code.
 
         ``fields`` are a device's own cells. Each array of ghost cells has the shape (fields, cells per axis), with
-        ``widths[axis]`` cells along its axis. It is None if no device of this process has a neighbour on that side. With
-        ``corners``, ghost cells of an axis include those received along earlier axes, which an exchange outside compiled
-        code requires.
+        ``widths[axis]`` cells along its axis. It is None if no device of this process has a neighbour on that side.
         """
-        ghosts = received(fields, widths, frame.counts, self.exchange, outer, corners)
+        ghosts = received(fields, widths, frame.counts, self.exchange, outer)
         return {part.axis: (part.lower, part.upper) for part in ghosts}
 
     def exchanged(self, body: Body, widths: tuple[int, ...], has_loop: bool = False, donate: bool = False) -> Body:

@@ -41,19 +41,17 @@ def received(
     counts: Sequence[int | jax.Array],
     exchange: Exchange,
     outer: Outer,
-    corners: bool = True,
 ) -> list[Received]:
     """Exchange the halos of the fields: one `Received` per axis with non-zero width, in the order of the axes.
 
     For use inside compiled code. ``fields`` are the device's own cells without ghost cells. ``widths`` is the number of
     ghost cells per axis and side, and ``counts`` the number of owned cells per axis (traced if it differs between devices).
-    ``outer`` is the result of `Exchange.outside`. Without ``corners``, strips do not include the ghost cells of earlier axes,
-    so that no message waits for another one.
+    ``outer`` is the result of `Exchange.outside`.
     """
     earlier: list[Received] = []
     for axis, width in enumerate(widths):
         if width:
-            first, last = strips(fields, axis, width, counts[axis], earlier if corners else [])
+            first, last = strips(fields, axis, width, counts[axis], earlier)
             lower, upper = exchange.along(axis, first, last, outer)
             earlier.append(Received(axis, width, lower, upper, counts[axis]))
     return earlier

@@ -11,7 +11,7 @@ import pytest
 from decompositions import MIXED, PROBLEMS, tables
 from support import problem_of, simulation_of, stepped
 
-from hpcstencil.backends.pallas import cells, launch, step
+from hpcstencil.backends.pallas import cells, launch, step, tiles
 from hpcstencil.backends.pallas.passes import passes
 from hpcstencil.backends.pallas.strips import Exchanging
 from hpcstencil.backends.xla.array_code import rules_of
@@ -81,8 +81,9 @@ CASES = {
 @pytest.fixture
 def small_tiles(monkeypatch):
     """Tiles so small that some lie inside, some at the edge and some over it."""
-    for name, value in {"TILES": {1: (8,), 2: (4, 4), 3: (4, 4, 2)}, "ROW": 16, "SECTOR": 1}.items():
-        monkeypatch.setattr(launch, name, value)
+    monkeypatch.setattr(launch, "TILES", {1: (8,), 2: (4, 4), 3: (4, 4, 2)})
+    monkeypatch.setattr(launch, "SECTOR", 1)
+    monkeypatch.setattr(tiles, "ROW", 16)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -149,7 +150,7 @@ def lowered(problem):
 
     def steps(fields, places, parameters, dt, n):
         frame = alone.device_grid.frame(places)
-        stepping = kernels.on(parameters, frame, Exchanging(alone.device_grid, frame))
+        stepping = kernels.on(parameters, frame, Exchanging(alone.device_grid, frame, False))
         return repeated(n, lambda i, u: stepping.after_exchange(u, [i * dt], dt), fields, 8)
 
     fields = {name: jax.ShapeDtypeStruct(problem.config.grid.shape, alone.dtype) for name in problem.fields}
@@ -202,7 +203,7 @@ def of_a_step(problem, devices, every):
 
     def one(fields, dt):
         frame = grid.frame(places)
-        stepping = kernels.on(problem.parameters, frame, Exchanging(grid, frame))
+        stepping = kernels.on(problem.parameters, frame, Exchanging(grid, frame, False))
         return (
             stepping.after_exchange(fields, [0.0] * every, dt)
             if every
@@ -247,9 +248,10 @@ def test_an_exchange_and_the_interior_do_not_wait_for_each_other(rhs, integrator
     found = of_a_step(problem_of(**custom({"u": rhs}, (96, 96), 2, "float32", integrator),
                                  decomposition={"devices": [2, 2]}), (2, 2), every)  # fmt: skip
     kernels, messages = named(found, "pallas_call"), named(found, "ppermute")
-    assert len(kernels) == 2 * stages and len(messages) == 4 * stages
+    kinds = 2 if in_turn else 3  # kernels of a stage: interior and edges, and before them the one that cuts all strips
+    assert len(kernels) == kinds * stages and len(messages) == 4 * stages
     for stage in range(stages):
-        interior, edges = kernels[2 * stage : 2 * stage + 2]
+        interior, edges = kernels[kinds * (stage + 1) - 2 : kinds * (stage + 1)]
         under_way = set(messages[4 * stage : 4 * stage + 4])
         assert not under_way & found[interior][1]
         assert under_way | {interior} <= found[edges][1]

@@ -55,7 +55,7 @@ def ways(name, everything):
     if name in WITH_CONV:
         chosen += [(2, tilings[2], 1, "conv", "auto")]
     if name in WITH_PALLAS:
-        chosen += [(WITH_PALLAS[name], "auto", 2, "pallas", "auto")]
+        chosen += [(WITH_PALLAS[name], "auto", every, "pallas", "auto") for every in (1, 2)]
     return chosen
 
 

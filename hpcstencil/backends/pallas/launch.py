@@ -18,6 +18,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 from jax.typing import ArrayLike
 
+from hpcstencil.backends.pallas import tiles
 from hpcstencil.backends.pallas.cells import Cells
 from hpcstencil.backends.pallas.strips import Beside
 from hpcstencil.backends.pallas.tiles import Box, Row, Tile, Windows, around, cells_in
@@ -29,8 +30,6 @@ from hpcstencil.symbolic.expressions import Node, walk
 See = Callable[[Mapping[str, Value], Mapping[str, Node], Any], Cells]
 Body = Callable[[Any, See], Any]
 TILES = {1: (2048,), 2: (16, 128), 3: (4, 8, 64)}  # cells of a box per axis: powers of 2, as Triton requires
-ROW = 512  # cells of a row
-WARPS = 8  # groups of 32 threads that compute a tile together
 LARGE = 64  # trees with this many nodes in total get tiles of half the size, so that their values fit the registers
 SECTOR = 8  # cells along the last axis at whose multiples boxes begin: 32 bytes of float32, which memory moves at once
 
@@ -130,7 +129,7 @@ class Launch:
 
         They are added to the arrays ``made``, or to new ones if these are placeholders.
         """
-        count = min(ROW, pl.next_power_of_2(cells_in(boxes)))
+        count = min(tiles.ROW, pl.next_power_of_2(cells_in(boxes)))
 
         def kernel(about: Any, given: Any, *arrays: Any) -> None:
             tile = Row(pl.program_id(0) * count, count, boxes)
@@ -152,7 +151,7 @@ class Launch:
             out_shape=made,
             grid=grid,
             interpret=self.interpret,
-            compiler_params=triton.CompilerParams(num_warps=WARPS),
+            compiler_params=triton.CompilerParams(num_warps=tiles.WARPS),
             input_output_aliases=dict(same),
         )
 

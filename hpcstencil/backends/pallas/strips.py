@@ -22,11 +22,15 @@ from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import triton
 
+from hpcstencil.backends.pallas import tiles
 from hpcstencil.backends.pallas.passes import passes
-from hpcstencil.backends.pallas.tiles import Windows
+from hpcstencil.backends.pallas.tiles import Row, Windows, cells_in
 from hpcstencil.backends.xla.evaluate import Rules
-from hpcstencil.distributed.device_grid import DeviceGrid
+from hpcstencil.distributed.device_grid import NOTHING, DeviceGrid
 from hpcstencil.distributed.exchange import Ghosts
 from hpcstencil.distributed.windows import Frame, Value
 from hpcstencil.symbolic.expressions import OPERATORS, Convolution, Derivative, Field, Node, walk
@@ -107,16 +111,73 @@ def beside(fields: Mapping[str, jax.Array], windows: Windows, ghosts: Mapping[in
 
 @dataclass(frozen=True)
 class Exchanging:
-    """The exchange of strips inside compiled code, for the device with this ``frame``."""
+    """The exchange of strips inside compiled code, for the device with this ``frame``.
+
+    ``interpret`` interprets the kernel that cuts strips out of a block, on a CPU.
+    """
 
     device_grid: DeviceGrid
     frame: Frame
+    interpret: bool
 
     def __call__(self, fields: Mapping[str, jax.Array], rounds: int, corners: bool) -> Values:
-        """Return the blocks of ``fields`` with strips for ``rounds`` evaluations of the right-hand side."""
+        """Return the blocks of ``fields`` with strips for ``rounds`` evaluations of the right-hand side.
+
+        Without ``corners`` one kernel cuts all strips, and no message waits for another one.
+        """
         grid = self.device_grid
-        ghosts = grid.received(fields, grid.widths(rounds), self.frame, corners=corners)
+        widths = grid.widths(rounds)
+        if corners or not any(widths):
+            return beside(fields, grid.interior, grid.received(fields, widths, self.frame), corners)
+        strips = cut(list(fields.values()), widths, self.frame.counts, self.interpret)
+        ghosts = {axis: grid.exchange.along(axis, *both, NOTHING) for axis, both in strips.items()}
         return beside(fields, grid.interior, ghosts, corners)
+
+
+def cut(
+    fields: Sequence[jax.Array], widths: Sequence[int], counts: Sequence[int | jax.Array], interpret: bool
+) -> dict[int, tuple[jax.Array, jax.Array]]:
+    """Return the strips at the (lower, upper) side of each axis with a width, cut out of the ``fields`` by one kernel.
+
+    Each is an array of shape (fields, cells per axis), ``widths[axis]`` cells wide along its axis. ``counts`` are the cells
+    per axis that the block owns.
+    """
+    shape, axes = fields[0].shape, [axis for axis, w in enumerate(widths) if w]
+    box = {axis: tuple((0, widths[axis] if a == axis else n) for a, n in enumerate(shape)) for axis in axes}
+    rows = {axis: pl.cdiv(cells_in([box[axis]]), tiles.ROW) for axis in axes}
+
+    def kernel(counts: Any, fields: Any, made: Any) -> None:
+        number, first = pl.program_id(0), 0
+        for axis in axes:
+            for upper in (0, 1):
+
+                @pl.when((number >= first) & (number < first + rows[axis]))
+                def _(axis: int = axis, upper: int = upper, first: int = first) -> None:
+                    tile = Row((number - first) * tiles.ROW, tiles.ROW, [box[axis]])
+                    place = [tile.index(a) for a in range(len(shape))]
+                    source = list(place)
+                    if upper:
+                        source[axis] = place[axis] + (counts[axis] - widths[axis])
+                    for n, field in enumerate(fields):
+                        strip = made[axis][upper].at[(jnp.full(tile.shape, n, jnp.int32), *place)]
+                        triton.store(strip, triton.load(field.at[tuple(source)]))
+
+                first += rows[axis]
+
+    def blank(axis: int) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((len(fields), *(stop for _, stop in box[axis])), fields[0].dtype)
+
+    call = pl.pallas_call(
+        kernel,
+        out_shape={axis: (blank(axis), blank(axis)) for axis in axes},
+        grid=(2 * sum(rows.values()),),
+        interpret=interpret,
+        compiler_params=triton.CompilerParams(num_warps=tiles.WARPS),
+    )
+    made: dict[int, tuple[jax.Array, jax.Array]] = call(
+        jnp.stack([jnp.asarray(n, jnp.int32) for n in counts]), list(fields)
+    )
+    return made
 
 
 def reads_corners(trees: Sequence[Node], rules: Rules) -> bool:

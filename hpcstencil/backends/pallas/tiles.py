@@ -17,6 +17,8 @@ from hpcstencil.distributed.windows import Value, Window
 
 Offset = tuple[int, ...]
 Windows = tuple[Window, ...]  # of cells per axis
+ROW = 512  # cells of a row: a power of 2
+WARPS = 8  # groups of 32 threads that compute a tile together
 
 
 class Tile(Protocol):

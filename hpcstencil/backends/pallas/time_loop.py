@@ -32,7 +32,7 @@ def advance(kernels: Kernels, device_grid: DeviceGrid, every: int, together: int
 
     def loop(fields: Fields, places: Placed, parameters: Parameters, these: StepRange) -> Fields:
         frame, (t0, first, dt, n) = device_grid.frame(places), these
-        stepping = kernels.on(parameters, frame, Exchanging(device_grid, frame))
+        stepping = kernels.on(parameters, frame, Exchanging(device_grid, frame, kernels.interpret))
 
         def single(i: jax.Array, u: Fields) -> Fields:
             t = t0 + (first + i) * dt
@@ -61,7 +61,7 @@ def phased(kernels: Kernels, device_grid: DeviceGrid, every: int) -> Advance:
         def body(
             fields: Fields, ghosts: dict[int, Ghosts], frame: Frame, parameters: Parameters, these: StepRange
         ) -> Any:
-            stepping = kernels.on(parameters, frame, Exchanging(device_grid, frame))
+            stepping = kernels.on(parameters, frame, Exchanging(device_grid, frame, kernels.interpret))
             values = beside(fields, device_grid.interior, ghosts, corners=True)
             t0, first, dt, _ = these
             return stepping.steps(values, [t0 + (first + i) * dt for i in range(steps)], dt)
