@@ -148,13 +148,13 @@ def tune(n: int, device: Any) -> Iterator[str]:
     """Time 3-D heat in float32 with several tile sizes, and numbers of threads with 4, 8 or 16 cells per thread."""
     from math import prod
 
-    from hpcstencil.backends.pallas import launch
+    from hpcstencil.backends.pallas import launch, tiles
     from hpcstencil.benchmark.rows import measure
     from hpcstencil.runtime.communicator import OneProcess
 
     for tile in TILES:
         for warps in sorted({max(1, min(16, prod(tile) // 32 // each)) for each in (4, 8, 16)}):
-            launch.TILES[3], launch.WARPS = tile, warps
+            launch.TILES[3], tiles.WARPS = tile, warps
             bandwidth, (row,) = measure([case_of(HEAT, (n,) * 3, "float32", "pallas")], OneProcess(), (device,))
             told = speeds(row["cells_per_second"], row["t_eff"], bandwidth)
             yield f"tile {'x'.join(map(str, tile)):<10} warps {warps:<3} {told}"

@@ -452,7 +452,9 @@ def test_check_says_that_the_compiler_fails(empty_cache, monkeypatch):
 
     monkeypatch.setattr(compiler, "_compile", failing)
     decomposed = Decomposed.of(problem_of(grid={"shape": [21]}, equation={"name": "heat", "D": 0.321}), 1, 1)
-    assert "(no native code: c++ does not compile the program (status 1))" in report(backend_choice.foreseen(decomposed))
+    assert "(no native code: c++ does not compile the program (status 1))" in report(
+        backend_choice.foreseen(decomposed)
+    )
 
 
 def test_a_run_goes_on_with_its_kernel_or_not_at_all(empty_cache, monkeypatch):

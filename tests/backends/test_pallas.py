@@ -1,5 +1,6 @@
 """Kernels for GPUs: the numbers of `shift`, interpreted on processors; that they lower for CUDA; and who gets them."""
 
+import math
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,16 +11,18 @@ import pytest
 from decompositions import MIXED, PROBLEMS, tables
 from support import problem_of, simulation_of, stepped
 
-from hpcstencil.backends.pallas import cells, launch, step
+from hpcstencil.backends.pallas import cells, launch, step, tiles
 from hpcstencil.backends.pallas.passes import passes
+from hpcstencil.backends.pallas.strips import Exchanging
 from hpcstencil.backends.xla.array_code import rules_of
 from hpcstencil.backends.xla.stencil_kernels import KERNELS
 from hpcstencil.backends.xla.time_loop import repeated
 from hpcstencil.benchmark import timing
-from hpcstencil.distributed.windows import Value
+from hpcstencil.distributed.device_blocks import DEVICE_AXIS
 from hpcstencil.runtime.communicator import OneProcess
 from hpcstencil.simulation import backend_choice
-from hpcstencil.simulation.prepared import Decomposed
+from hpcstencil.simulation.compose import compose
+from hpcstencil.simulation.prepared import Choice, Decomposed, prepared_with
 from hpcstencil.symbolic.expressions import Derivative, Field
 from hpcstencil.validation.errors import InputError
 
@@ -75,17 +78,56 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_the_numbers_of_shift(name, monkeypatch):
-    """On tiles so small that some lie inside, some at the edge and some over it."""
+@pytest.fixture
+def small_tiles(monkeypatch):
+    """Tiles so small that some lie inside, some at the edge and some over it."""
     monkeypatch.setattr(launch, "TILES", {1: (8,), 2: (4, 4), 3: (4, 4, 2)})
-    given = CASES[name]
-    problem = problem_of(**given)
+    monkeypatch.setattr(launch, "SECTOR", 1)
+    monkeypatch.setattr(tiles, "ROW", 16)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_numbers_of_shift(name, small_tiles):
+    problem = problem_of(**CASES[name])
     found, expected = (stepped(problem, simulation_of(problem, kernel=k), 3, 1e-6) for k in ("pallas", "shift"))
     for field, values in expected.items():
         assert np.isfinite(values).all()
         largest = max(np.abs(values).max(), 1e-6)
         assert np.abs(found[field] - values).max() <= ROUNDINGS * np.finfo(values.dtype).eps * largest, field
+
+
+def on_devices(problem, devices, every):
+    """The problem on blocks of a process's devices, with ``every`` steps between two exchanges."""
+    decomposed = Decomposed.of(problem, 1, math.prod(devices))
+    prepared = prepared_with(decomposed, Choice("pallas"), OneProcess(), every)
+    return compose(prepared, OneProcess(), jax.local_devices()[: math.prod(devices)])
+
+
+# Steps between two exchanges, on blocks with room for them; 0 is an exchange per stage. An odd number of cells makes one block
+# smaller than the other. Corners of blocks cut along two axes are those of `tests/mpi/test_invariance.py`, on 4 processes.
+CUT = [
+    ("1d, an estimate of the error that nobody asks for", (2,), (0, 2)),
+    ("2d, corners and walls", (1, 2), (0, 1)),
+    ("2d, functions", (2, 1), (0, 2)),
+    ("2d, few arrays", (2, 1), (0, 1)),
+    ("2d, inner results", (1, 2), (0,)),
+    ("2d, open ends", (2, 1), (0, 2)),
+    ("2d, solid cells", (2, 1), (2,)),
+    ("3d, two fields", (1, 2, 1), (0,)),
+    ("3d, faces", (1, 1, 2), (1, 2)),
+]
+
+
+@pytest.mark.parametrize("name, devices, counts", CUT, ids=[name for name, *_ in CUT])
+def test_strips_give_the_same_bits(name, devices, counts, small_tiles):
+    """Blocks read each other's cells from strips, and nothing depends on where they are cut."""
+    problem = problem_of(**CASES[name])
+    expected = stepped(problem, simulation_of(problem, kernel="pallas"), 3, 1e-6)
+    cut = problem_of(**{**CASES[name], "decomposition": {"devices": list(devices)}})
+    for every in counts:
+        found = stepped(cut, on_devices(cut, devices, every), 3, 1e-6)
+        for field, values in expected.items():
+            np.testing.assert_array_equal(found[field], values, err_msg=f"{field}, {every} steps per exchange")
 
 
 def test_inner_results_of_different_reach_beside_an_edge():
@@ -103,14 +145,13 @@ def test_inner_results_of_different_reach_beside_an_edge():
 def lowered(problem):
     """What compiled code is made of for CUDA, from the steps of a problem: a text in which each kernel is a call, once however
     often a step is taken."""
-    alone = simulation_of(problem)
+    alone = simulation_of(problem, kernel="pallas")
     kernels = step.kernels(problem, rules_of(problem, KERNELS["shift"]), interpret=False)
-    windows = tuple((0, n) for n in problem.config.grid.shape)
 
     def steps(fields, places, parameters, dt, n):
-        values = {name: Value(array, windows) for name, array in fields.items()}
-        one_step = kernels.on(parameters, alone.device_grid.frame(places))
-        return repeated(n, lambda i, u: one_step(u, i * dt, dt, None), values, 8)
+        frame = alone.device_grid.frame(places)
+        stepping = kernels.on(parameters, frame, Exchanging(alone.device_grid, frame, False))
+        return repeated(n, lambda i, u: stepping.after_exchange(u, [i * dt], dt), fields, 8)
 
     fields = {name: jax.ShapeDtypeStruct(problem.config.grid.shape, alone.dtype) for name in problem.fields}
     traced = jax.jit(steps).trace(fields, alone.device_grid.places, problem.parameters, 1e-3, 100)
@@ -151,6 +192,86 @@ def test_every_equation_lowers_for_cuda(name):
 )
 def test_each_stage_is_one_kernel(name, integrator, kernels):
     assert calls(lowered(problem_of(**tables(name, 2, "float32", integrator)))) == kernels
+
+
+def of_a_step(problem, devices, every):
+    """The operations of one step on one of several devices, without those inside kernels: (name, those it depends on)."""
+    simulation = on_devices(problem, devices, every)
+    grid, shape = simulation.device_grid, simulation.plan.topology.capacity()
+    kernels = step.kernels(problem, rules_of(problem, KERNELS["shift"]), interpret=False)
+    places = jax.tree.map(lambda a: a[0], grid.places)
+
+    def one(fields, dt):
+        frame = grid.frame(places)
+        stepping = kernels.on(problem.parameters, frame, Exchanging(grid, frame, False))
+        return (
+            stepping.after_exchange(fields, [0.0] * every, dt)
+            if every
+            else stepping.exchanging_in_stages(fields, 0.0, dt)
+        )
+
+    fields = {name: jax.ShapeDtypeStruct(shape, simulation.dtype) for name in problem.fields}
+    traced = jax.make_jaxpr(one, axis_env=[(DEVICE_AXIS, math.prod(devices))])(fields, 1e-3)
+    found = []
+
+    def walk(jaxpr, known):
+        for equation in jaxpr.eqns:
+            needs = set().union(*(known.get(v, set()) for v in equation.invars if not hasattr(v, "val")))
+            inner = equation.params.get("jaxpr")
+            if inner is not None and equation.primitive.name != "pallas_call":
+                inside = inner.jaxpr if hasattr(inner, "jaxpr") else inner
+                walk(inside, below := dict.fromkeys((*inside.invars, *inside.constvars), needs))
+                needs = set().union(needs, *(below.get(v, set()) for v in inside.outvars if not hasattr(v, "val")))
+            else:
+                found.append((equation.primitive.name, needs, [v.aval.shape for v in equation.outvars]))
+                needs = needs | {len(found) - 1}
+            known |= dict.fromkeys(equation.outvars, needs)
+
+    walk(traced.jaxpr, {})
+    return found
+
+
+def named(found, name):
+    return [n for n, (other, *_) in enumerate(found) if other == name]
+
+
+@pytest.mark.parametrize(
+    "rhs, integrator, every, stages, in_turn",
+    [
+        ("laplacian(u)", "euler", 1, 1, False),  # all messages at the same time
+        ("laplacian(u) + dxy(u)", "euler", 1, 1, True),  # corners: the strips of y wait for those of x
+        ("laplacian(u)", "rk4", 0, 4, False),
+    ],
+)
+def test_an_exchange_and_the_interior_do_not_wait_for_each_other(rhs, integrator, every, stages, in_turn):
+    """So XLA may compute the cells that read no strip while messages travel; and it has nothing to copy but strips."""
+    found = of_a_step(problem_of(**custom({"u": rhs}, (96, 96), 2, "float32", integrator),
+                                 decomposition={"devices": [2, 2]}), (2, 2), every)  # fmt: skip
+    kernels, messages = named(found, "pallas_call"), named(found, "ppermute")
+    kinds = 2 if in_turn else 3  # kernels of a stage: interior and edges, and before them the one that cuts all strips
+    assert len(kernels) == kinds * stages and len(messages) == 4 * stages
+    for stage in range(stages):
+        interior, edges = kernels[kinds * (stage + 1) - 2 : kinds * (stage + 1)]
+        under_way = set(messages[4 * stage : 4 * stage + 4])
+        assert not under_way & found[interior][1]
+        assert under_way | {interior} <= found[edges][1]
+        assert all(interior not in found[message][1] for message in under_way)
+        assert any(found[message][1] & under_way for message in under_way) == in_turn
+    copied = [
+        name for name, _, shapes in found if name != "pallas_call" and any(math.prod(s) >= 48 * 48 for s in shapes)
+    ]
+    assert not copied
+
+
+def test_several_steps_per_exchange_copy_no_block():
+    """The first kernel reads the strips and fills an array that reaches beyond the block, the last one an array of its size."""
+    found = of_a_step(problem_of(**custom({"u": "laplacian(u)"}, (96, 96), 2, "float32", "euler"),
+                                 decomposition={"devices": [2, 2]}), (2, 2), 3)  # fmt: skip
+    shapes = [found[n][2] for n in named(found, "pallas_call")]
+    assert shapes == [[(52, 52)], [(52, 52)], [(50, 50)], [(48, 48)]]
+    assert not [
+        name for name, _, shapes in found if name != "pallas_call" and any(math.prod(s) >= 48 * 48 for s in shapes)
+    ]
 
 
 def heat(**given):
@@ -213,8 +334,8 @@ def test_the_benchmark_is_ready(monkeypatch, tmp_path):
 GPU = SimpleNamespace(platform="gpu", device_kind="some card")
 
 
-def choice(problem, device, before="", processes=1):
-    decomposed = Decomposed.of(problem, processes, 1)
+def choice(problem, device, before="", processes=1, devices=1):
+    decomposed = Decomposed.of(problem, processes, devices)
     return backend_choice.chosen(decomposed, [device], OneProcess(), before)
 
 
@@ -230,9 +351,11 @@ def speeds(monkeypatch, tmp_path):
 def test_auto_measures_them_on_gpus_alone(speeds):
     problem = heat(numerics={"integrator": "euler"})
     assert choice(problem, GPU).kernel == "pallas"
-    assert choice(heat(numerics={"integrator": "rk4"}), GPU, processes=100).kernel == "shift"  # blocks of 2 x 2 cells
+    thin = heat(numerics={"integrator": "rk4"})  # blocks of 2 x 2 cells
+    assert choice(thin, GPU, processes=100).kernel == "pallas"
+    assert choice(thin, GPU, processes=50, devices=2).kernel == "shift"
     speeds["pallas"] = 1.9
-    assert choice(heat(), GPU).kernel == "shift"
+    assert choice(heat(numerics={"order": 4}), GPU).kernel == "shift"
     assert choice(problem, GPU).kernel == "pallas"  # which it remembers
     assert choice(heat(), GPU, before="pallas").kernel == "pallas"
     assert choice(problem, CPU).kernel == "native"

@@ -16,11 +16,11 @@ from hpcstencil.validation.errors import InputError
 
 pytestmark = [pytest.mark.mpi, pytest.mark.optimized]
 STEPS = 5
-# In CI what takes long to compile is left to the rows that cover it: `pallas` (interpreted) with walls on one device and with a
-# mask on two; `conv` on tiles of two devices in one to three dimensions and with every operator; slices on such tiles in one
-# and two dimensions, with walls, a mask, staggered fields and members. Every row has slices on one device, and native code on
-# one and two.
-WITH_PALLAS = {"heat-2d-walls": 1, "mask-2d": 2}
+# In CI what takes long to compile is left to the rows that cover it: `pallas` (interpreted) with walls and with corners of four
+# blocks on one device, and with a mask on two; `conv` on tiles of two devices in one to three dimensions and with every
+# operator; slices on such tiles in one and two dimensions, with walls, a mask, staggered fields and members. Every row has
+# slices on one device, and native code on one and two.
+WITH_PALLAS = {"heat-2d-walls": 1, "gray-scott-2d": 1, "mask-2d": 2}
 WITH_CONV = {"heat-1d", "heat-3d", "wave-2d", "mixed-2d"}
 WITH_TILES = {"heat-1d", "wave-2d", "heat-2d-walls", "mask-2d", "shallow-2d", "ensemble-2d"}
 MEANS = ("auto", "mpi", "mpi4jax")  # of exchange between processes, for native code
@@ -55,7 +55,7 @@ def ways(name, everything):
     if name in WITH_CONV:
         chosen += [(2, tilings[2], 1, "conv", "auto")]
     if name in WITH_PALLAS:
-        chosen += [(WITH_PALLAS[name], "auto", 2, "pallas", "auto")]
+        chosen += [(WITH_PALLAS[name], "auto", every, "pallas", "auto") for every in (1, 2)]
     return chosen
 
 

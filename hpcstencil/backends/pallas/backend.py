@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hpcstencil.backends.backend import BY_FFT, Steps, Unsupported
@@ -38,8 +38,8 @@ class PallasBackend:
             raise Unsupported("ensembles are computed by the other kernels")
         if problem.config.time.tolerance is not None:
             raise Unsupported("steps that follow a tolerance are taken by the other kernels")
-        if not most_steps(problem, topology):
-            raise Unsupported("blocks are too thin for a whole step between two exchanges")
+        if leaves_compiled_code(topology) and not most_steps(problem, topology):
+            raise Unsupported("blocks are too thin for a whole step between two exchanges outside compiled code")
         parts = [part for tree in problem.differentiated() for part in walk(tree)]
         if any(isinstance(part, Series) for part in parts):
             raise Unsupported("time series are computed by the other kernels")
@@ -60,7 +60,7 @@ class LoweredToPallas:
 
     problem: Problem
     halo_wraps: bool = False
-    ghosts_apart: bool = False
+    ghosts_apart: bool = True
 
     def begin(self) -> None:
         return None
@@ -78,7 +78,8 @@ class LoweredToPallas:
         return None
 
     def steps_per_exchange(self, topology: Topology, costs: Costs) -> tuple[int, float | None]:
-        return steps_between_exchanges(self.problem, topology, least=1, costs=costs), None
+        least = int(leaves_compiled_code(topology))
+        return steps_between_exchanges(self.problem, topology, least=least, costs=costs), None
 
     def cells_held(self, plan: Plan) -> tuple[int, int]:
         return cells_held(self.problem, plan)
@@ -88,20 +89,21 @@ class LoweredToPallas:
 
     def steps(self, plan: Plan, device_grid: DeviceGrid, communicator: Communicator) -> Steps:
         from hpcstencil.backends.pallas.step import kernels
+        from hpcstencil.backends.pallas.time_loop import advance
         from hpcstencil.backends.xla.array_code import array_code
-        from hpcstencil.backends.xla.time_loop import by_stepper
         from hpcstencil.distributed.cell_samples import CellSamples
         from hpcstencil.io.snapshot_buffers import Copies
 
-        if plan.every == 0:
+        if plan.every == 0 and leaves_compiled_code(plan.topology):
             raise InputError(
                 'decomposition: blocks are too thin for numerics.kernel = "pallas", which takes a whole step between two '
-                'exchanges; use fewer processes or devices, or numerics.kernel = "shift"'
+                "exchanges of several processes with several devices; use fewer processes or devices, or numerics.kernel = "
+                '"shift"'
             )
         code, on_gpu = array_code(self.problem, plan, device_grid, communicator), device_grid.devices.on_gpu
-        stepper = replace(code.stepper, kernel=kernels(self.problem, code.rules, interpret=not on_gpu).on)
+        made = kernels(self.problem, code.rules, interpret=not on_gpu)
         return Steps(
-            advance=by_stepper(stepper, together=STEPS_PER_ROUND if on_gpu else 1),
+            advance=advance(made, device_grid, plan.every, together=STEPS_PER_ROUND if on_gpu else 1),
             attempt=code.attempt,
             slopes=code.slopes,
             reductions=code.reductions,
@@ -109,3 +111,8 @@ class LoweredToPallas:
             snapshot_buffers=Copies,
             cell_samples=CellSamples,
         )
+
+
+def leaves_compiled_code(topology: Topology) -> bool:
+    """Return whether strips are exchanged outside compiled code: between several processes with several devices each."""
+    return topology.size > 1 and topology.device_count > 1

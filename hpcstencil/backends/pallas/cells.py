@@ -1,8 +1,9 @@
 """Evaluation of expression trees inside a GPU kernel, in the cells of a tile or at an offset from them.
 
 A kernel cannot slice its values, so it loads neighbours from memory, which mostly hits the cache. Most tiles read only
-inside their array. Tiles at the ``edge`` of a block also need cells beyond it: on a periodic axis those at the other end,
-beyond a physical boundary the ghost cells that `boundary_kinds` computes from mirror cells.
+inside their array. Tiles at the ``edge`` of a block also need cells beyond it (`Cells.beyond`): on a periodic axis those at
+the other end, beyond a physical boundary the ghost cells that `boundary_kinds` computes from mirror cells, and beyond the
+edge to another block those of a strip that this block sent.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
+from hpcstencil.backends.pallas.strips import Beside, width
+from hpcstencil.backends.pallas.tiles import Box, Offset, Tile, origin
 from hpcstencil.backends.xla.evaluate import Rules
 from hpcstencil.backends.xla.kernel_shift import weighted
 from hpcstencil.distributed.windows import STEP_SIZE, Frame, Value
@@ -45,73 +47,6 @@ from hpcstencil.symbolic.expressions import (
 )
 from hpcstencil.symbolic.stencil_reach import axes_of, constant_along
 
-Offset = tuple[int, ...]
-
-
-@dataclass
-class Tile:
-    """A tile of a block: the cells ``start`` to ``start + shape``, of which those before ``stop`` are computed.
-
-    On ``ragged`` axes, some cells of a tile may lie at or beyond ``stop``. All four have one entry per axis.
-    """
-
-    start: Sequence[Any]
-    shape: tuple[int, ...]
-    stop: tuple[int, ...]
-    ragged: tuple[bool, ...]
-
-    def __post_init__(self) -> None:
-        mask = self.mask(range(len(self.shape)))
-        self.everywhere = None if mask is None else jnp.broadcast_to(mask, self.shape)
-
-    def along(self, axis: int, values: jax.Array) -> jax.Array:
-        """Reshape ``values`` of shape (n,), one per cell along ``axis``, to broadcast over the tile."""
-        shape = [1] * len(self.shape)
-        shape[axis] = self.shape[axis]
-        return lax.broadcast_in_dim(values, shape, (axis,))
-
-    def index(self, axis: int) -> jax.Array:
-        """Return the indices in the block of the tile's cells along an axis: int32 of shape (n,)."""
-        return self.start[axis] + jnp.arange(self.shape[axis], dtype=jnp.int32)
-
-    def wanted(self, axis: int) -> jax.Array | None:
-        """Return a bool mask, of shape (n,), of the cells along an axis that are computed; None if all are."""
-        return self.index(axis) < self.stop[axis] if self.ragged[axis] else None
-
-    def mask(self, axes: Sequence[int]) -> jax.Array | None:
-        """Return a bool mask of the cells that are computed, considering only ``axes``; None if all are.
-
-        Its shape broadcasts over the tile.
-        """
-        result: jax.Array | None = None
-        for axis in axes:
-            wanted = self.wanted(axis)
-            if wanted is not None:
-                wanted = self.along(axis, wanted)
-                result = wanted if result is None else result & wanted
-        return result
-
-    def load(self, value: Value, at: Offset) -> jax.Array:
-        """Load the values of an array at the offset ``at`` from the tile's cells, in the tile's shape."""
-        return triton.load(self.part(value, at), mask=self.everywhere)
-
-    def store(self, value: Value, results: jax.Array) -> None:
-        """Write ``results``, of the tile's shape, to the tile's cells of an array in memory."""
-        triton.store(self.part(value, (0,) * len(self.shape)), results, mask=self.everywhere)
-
-    def part(self, value: Value, at: Offset) -> Any:
-        """Return a reference to the part of an array at the offset ``at`` from the tile, in the tile's shape.
-
-        ``at`` is in cells per axis.
-        """
-        places = zip(self.start, at, origin(value), self.shape, strict=True)
-        return value.array.at[tuple(pl.ds(start + (o - first), n) for start, o, first, n in places)]
-
-
-def origin(value: Value) -> tuple[int, ...]:
-    """Return the index, per axis, of the first cell of an array; negative if the array has ghost cells."""
-    return tuple(window[0] for window in value.windows if window is not None)
-
 
 @dataclass
 class Cells:
@@ -125,6 +60,8 @@ class Cells:
         The block, with the run-time values that the kernel received.
     edge
         Whether the tile may read beyond the edge of the block.
+    least
+        The least number of cells per axis that a device's block has.
     at_face
         (axis, side) of a face of the block, to evaluate the values of a boundary condition there. Fields then have the
         values of the cells next to the face.
@@ -140,6 +77,7 @@ class Cells:
     parameters: Mapping[str, jax.Array]
     time: jax.Array
     edge: bool
+    least: tuple[int, ...]
     at_face: tuple[int, int] | None = None
     later: tuple[jax.Array, ...] = ()
 
@@ -175,8 +113,10 @@ class Cells:
             case StepSize():
                 return self.parameters[STEP_SIZE].astype(self.rules.dtype)
             case Field(name):
-                alike = not self.edge or (self.at_face is None and not any(at))
-                return self.tile.load(self.arrays[name], at) if alike else self.beyond(name, at, self.later)
+                inside = not self.edge or (self.at_face is None and not any(at))
+                if isinstance(self.tile, Box) and inside:
+                    return self.tile.load(self.arrays[name], at)
+                return self.beyond(name, at, self.later)
             case Coordinate(axis):
                 return self.coordinate(axis, at)
             case Pointwise():
@@ -209,9 +149,7 @@ class Cells:
             places = self.later[axis - self.at_face[0] - 1] + self.frame.margin[axis]
             mask = self.tile.mask([axis]) if jnp.ndim(places) else None
             return triton.load(self.frame.coordinates[axis].at[(places,)], mask=mask)
-        first = self.tile.start[axis] + (at[axis] + self.frame.margin[axis])
-        part = self.frame.coordinates[axis].at[pl.ds(first, self.tile.shape[axis])]
-        return self.tile.along(axis, triton.load(part, mask=self.tile.wanted(axis)))
+        return self.tile.along(axis, self.frame.coordinates[axis], at[axis] + self.frame.margin[axis])
 
     def pointwise(self, tree: Pointwise, at: Offset) -> jax.Array:
         """Return the value of a function, an arithmetic operation or a comparison at the offset ``at``."""
@@ -245,11 +183,12 @@ class Cells:
         """Return the value of the array ``name`` at the offset ``at``, inside the block or beyond it.
 
         The recursion resolves one axis per call, the last axis first; ``index`` holds the cell indices along the axes that
-        are done. This order makes corners equal to those of `ghost_cells`, which fills axis after axis at full width.
+        are done: those of mirror images, of the other end of a periodic axis, or still beyond an edge to another block. This
+        order makes corners equal to those of `ghost_cells`, which fills axis after axis at full width.
         """
         axis, frame = self.frame.ndim - 1 - len(index), self.frame
         if axis < 0:
-            return self.gathered(self.arrays[name], index)
+            return self.gathered(self.arrays[name], at, index)
         here, upper, count = self.index(axis) + at[axis], at[axis] > 0, frame.counts[axis]
         side = frame.sides[axis][upper]
         resolved = partial(self.beyond, name, at)
@@ -284,16 +223,35 @@ class Cells:
         """
         if self.at_face is not None and self.at_face[0] == axis:
             return self.frame.counts[axis] - 1 if self.at_face[1] else np.int32(0)
-        return self.tile.along(axis, self.tile.index(axis))
+        return self.tile.index(axis)
 
-    def gathered(self, value: Value, index: Sequence[jax.Array]) -> jax.Array:
-        """Load the values of an array in the cells with the given indices, one array of indices per axis."""
-        axes = [axis for axis, i in enumerate(index) if jnp.ndim(i)]
-        places = jnp.broadcast_arrays(*(i - first for i, first in zip(index, origin(value), strict=True)))
-        mask = self.tile.mask(axes)
-        if mask is not None:
-            mask = jnp.broadcast_to(mask, places[0].shape)
-        return triton.load(value.array.at[tuple(places)], mask=mask)
+    def gathered(self, value: Value, at: Offset, index: Sequence[jax.Array]) -> jax.Array:
+        """Load the values of an array in the cells with the given indices, one array of indices per axis.
+
+        They are at the offset ``at`` from the tile's cells. Cells outside the block are loaded from the strips, if the array
+        has any: each from the strip of the last axis along which it lies outside.
+        """
+        wanted = self.tile.mask([axis for axis, i in enumerate(index) if jnp.ndim(i)])
+        if not isinstance(value, Beside):
+            return loaded(value.array, index, origin(value), wanted)
+        within: jax.Array | None = wanted
+        strips: list[tuple[Any, list[Any], jax.Array, jax.Array | None]] = []
+        for axis, upper, strip in value.sides():
+            if self.may_lie_beyond(axis, upper, at):
+                count, place = self.frame.counts[axis], index[axis]
+                outside = place >= count if upper else place < 0
+                inside = outside & (place < count + width(strip, axis)) if upper else outside
+                strips.append((strip, value.first(axis, upper, count), outside, both(wanted, inside)))
+                within = both(within, ~outside)
+        result = loaded(value.array, index, origin(value), within)
+        for strip, first, outside, mask in strips:
+            result = jnp.where(outside, loaded(strip, (value.number, *index), (0, *first), mask), result)
+        return result
+
+    def may_lie_beyond(self, axis: int, upper: int, at: Offset) -> bool:
+        """Return whether cells at the offset ``at`` from the tile's may lie beyond a side of the block."""
+        start, stop = self.tile.region[axis]
+        return stop + at[axis] > self.least[axis] if upper else start + at[axis] < 0
 
     def next_to(self, name: str, axis: int, side: int, at: Offset, index: tuple[jax.Array, ...]) -> Cells:
         """Return the evaluator of boundary values at a face of the array ``name``, for its ghost cells at offset ``at``.
@@ -302,6 +260,20 @@ class Cells:
         """
         made = partial(replace, self, at_face=(axis, side), later=index)
         return self.faces.setdefault((name, axis, side, at), made())
+
+
+def loaded(array: Any, index: Sequence[Any], first: Sequence[Any], mask: jax.Array | None) -> jax.Array:
+    """Load the cells of an array with the given indices, one array of indices per axis, where ``mask`` is true.
+
+    ``first`` are the indices of the array's first cell.
+    """
+    places = jnp.broadcast_arrays(*(jnp.asarray(i - start, jnp.int32) for i, start in zip(index, first, strict=True)))
+    return triton.load(array.at[tuple(places)], mask=None if mask is None else jnp.broadcast_to(mask, places[0].shape))
+
+
+def both(a: jax.Array | None, b: jax.Array | None) -> jax.Array | None:
+    """Return where both masks are true; None stands for a mask that is true everywhere."""
+    return b if a is None else a if b is None else a & b
 
 
 def moved(at: Offset, offset: Offset) -> Offset:

@@ -1,10 +1,14 @@
-"""Launches of Pallas kernels over the tiles of a block."""
+"""Launches of Pallas kernels on a block: over boxes of its cells, and over rows of the cells that read strips.
+
+A kernel whose arrays have strips is launched twice. The first launch computes the cells that read no strip, in boxes; it does
+not wait for the exchange. The second one computes the other cells, in rows, and adds them to the same arrays.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 import jax
@@ -14,18 +18,20 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 from jax.typing import ArrayLike
 
-from hpcstencil.backends.pallas.cells import Cells, Tile
+from hpcstencil.backends.pallas import tiles
+from hpcstencil.backends.pallas.cells import Cells
+from hpcstencil.backends.pallas.strips import Beside
+from hpcstencil.backends.pallas.tiles import Box, Row, Tile, Windows, around, cells_in
 from hpcstencil.backends.xla.evaluate import Rules
-from hpcstencil.distributed.windows import STEP_SIZE, Frame, Value, Window
+from hpcstencil.distributed.windows import STEP_SIZE, Frame, Value
 from hpcstencil.symbolic.expressions import Node, walk
 
 # (arrays in memory, operands by the names of the arrays that hold them, time, step size) -> evaluator of trees
 See = Callable[[Mapping[str, Value], Mapping[str, Node], Any, Any], Cells]
 Body = Callable[[Any, See], Any]
-Windows = tuple[Window, ...]  # of cells per axis
-TILES = {1: (2048,), 2: (16, 128), 3: (4, 8, 64)}  # cells per axis: powers of 2, as Triton requires
-WARPS = 8  # groups of 32 threads that compute a tile together
+TILES = {1: (2048,), 2: (16, 128), 3: (4, 8, 64)}  # cells of a box per axis: powers of 2, as Triton requires
 LARGE = 64  # trees with this many nodes in total get tiles of half the size, so that their values fit the registers
+SECTOR = 8  # cells along the last axis at whose multiples boxes begin: 32 bytes of float32, which memory moves at once
 
 
 @dataclass(frozen=True)
@@ -53,6 +59,12 @@ class Launch:
         }
         return Launch(rules, frame, tuple(parameters), about, interpret)
 
+    @property
+    def least(self) -> tuple[int, ...]:
+        """The least number of cells per axis that a device's block has. Blocks along an axis differ by at most one cell."""
+        pairs = zip(self.frame.counts, self.frame.cells, strict=True)
+        return tuple(most if isinstance(count, int) else most - 1 for count, most in pairs)
+
     def blank(self, windows: Windows) -> Value:
         """Return a placeholder for an array that a kernel fills, on ``windows`` and in the run's dtype."""
         return Value(jax.ShapeDtypeStruct([stop - start for start, stop in windows], self.rules.dtype), windows)
@@ -71,62 +83,129 @@ class Launch:
         Returns arrays shaped like ``made``, whose cells outside the region are undefined. Inside the kernel, ``given``
         holds references to memory instead of arrays, and ``see`` makes the evaluators of ``trees``.
         """
+        inner = self.without_strips(given, trees, region)
+        rest = [] if inner == region else around(region, inner)
+        if rest != [region]:
+            made = self.in_boxes(body, blocks_alone(given), made, trees, inner)
+        return self.in_rows(body, given, made, rest) if rest else made
+
+    def without_strips(self, given: Any, trees: Sequence[Node], region: Windows) -> Windows:
+        """Return the windows of the cells in a ``region`` that read no strip of an array in ``given``."""
+        arrays = jax.tree.leaves(given, is_leaf=lambda part: isinstance(part, Value))
+        sides = {(axis, upper) for array in arrays if isinstance(array, Beside) for axis, upper, _ in array.sides()}
+        reach, inner = self.rules.discretization.radius(trees), []
+        for axis, (start, stop) in enumerate(region):
+            unit = SECTOR if axis == len(region) - 1 else 1
+            first, last = -(-reach[axis] // unit) * unit, (self.least[axis] - reach[axis]) // unit * unit
+            if (axis, 0) in sides and start < reach[axis]:
+                start = first
+            if (axis, 1) in sides and stop > self.least[axis] - reach[axis]:
+                stop = last
+            inner.append((start, stop))
+        return tuple(inner)
+
+    def in_boxes(self, body: Body, given: Any, made: Any, trees: Sequence[Node], region: Windows) -> Any:
+        """Compute the cells of a ``region`` that read no strip, in boxes of many cells."""
         reach, sizes = self.rules.discretization.radius(trees), [stop - start for start, stop in region]
-        shape = tile_shape(sizes, sum(1 for tree in trees for _ in walk(tree)))
+        shape = box_shape(sizes, sum(1 for tree in trees for _ in walk(tree)))
         counts = [pl.cdiv(size, n) for size, n in zip(sizes, shape, strict=True)]
+        ragged = tuple(size % n != 0 for size, n in zip(sizes, shape, strict=True))
 
         def kernel(about: Any, given: Any, made: Any) -> None:
-            frame = replace(
-                self.frame,
-                counts=[about["counts"][axis] for axis in range(len(shape))],
-                touches=[[about["touches"][2 * axis + side] != 0 for side in (0, 1)] for axis in range(len(shape))],
-                coordinates=about["coordinates"],
-            )
-            first = [pl.program_id(axis) for axis in reversed(range(len(shape)))]  # the last axis varies fastest
-            tile = Tile(
-                tuple(start + i * n for (start, _), i, n in zip(region, first, shape, strict=True)),
-                shape,
-                tuple(stop for _, stop in region),
-                tuple(size % n != 0 for size, n in zip(sizes, shape, strict=True)),
-            )
-            parameters = {name: about["parameters"][i] for i, name in enumerate(self.parameters)}
-
-            def values(edge: bool) -> Any:
-                def see(arrays: Mapping[str, Value], operands: Mapping[str, Node], time: Any, dt: Any) -> Cells:
-                    known = {**parameters, STEP_SIZE: dt}
-                    return Cells(self.rules, frame, tile, arrays, operands, known, time, edge)
-
-                return jax.tree.map(lambda x: jnp.broadcast_to(x, shape), body(given, see))
-
+            frame = self.seen_in_kernel(about)
+            place = [pl.program_id(axis) for axis in reversed(range(len(shape)))]  # the last axis varies fastest
+            starts = (start + i * n for (start, _), i, n in zip(region, place, shape, strict=True))
+            tile = Box(tuple(starts), shape, region, ragged)
             near = self.near_edge(tile, frame, reach)
+            values = partial(self.values, body, about, frame, given, tile)
             results = values(False) if near is None else lax.cond(near, lambda: values(True), lambda: values(False))
-            jax.tree.map(tile.store, made, results, is_leaf=lambda part: isinstance(part, Value))
+            jax.tree.map(tile.store, made, results, is_leaf=is_value)
 
-        call = pl.pallas_call(
-            kernel,
-            out_shape=made,
-            grid=tuple(reversed(counts)),
-            interpret=self.interpret,
-            compiler_params=triton.CompilerParams(num_warps=WARPS),
-        )
+        call = self.call(kernel, made, tuple(reversed(counts)))
         return call(self.about, given)
 
-    def near_edge(self, tile: Tile, frame: Frame, reach: Sequence[int]) -> jax.Array | None:
+    def in_rows(self, body: Body, given: Any, made: Any, boxes: Sequence[Windows]) -> Any:
+        """Compute the cells of the ``boxes`` in rows, each cell with its own index.
+
+        They are added to the arrays ``made``, or to new ones if these are placeholders.
+        """
+        count = min(tiles.ROW, pl.next_power_of_2(cells_in(boxes)))
+
+        def kernel(about: Any, given: Any, *arrays: Any) -> None:
+            tile = Row(pl.program_id(0) * count, count, boxes)
+            results = self.values(body, about, self.seen_in_kernel(about), given, tile, True)
+            jax.tree.map(tile.store, arrays[-1], results, is_leaf=is_value)
+
+        so_far = jax.tree.leaves(made)
+        new = isinstance(so_far[0], jax.ShapeDtypeStruct)
+        before = len(jax.tree.leaves((self.about, given)))
+        same = {} if new else {before + i: i for i in range(len(so_far))}
+        blank = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), made)
+        call = self.call(kernel, blank, (pl.cdiv(cells_in(boxes), count),), same)
+        return call(self.about, given) if new else call(self.about, given, made)
+
+    def call(self, kernel: Callable[..., None], made: Any, grid: tuple[int, ...], same: Mapping[int, int] = {}) -> Any:
+        """Return the launch of a kernel that fills arrays like ``made``; ``same`` are arguments that it fills in place."""
+        return pl.pallas_call(
+            kernel,
+            out_shape=made,
+            grid=grid,
+            interpret=self.interpret,
+            compiler_params=triton.CompilerParams(num_warps=tiles.WARPS),
+            input_output_aliases=dict(same),
+        )
+
+    def seen_in_kernel(self, about: Any) -> Frame:
+        """Return the frame with the run-time values that a kernel received."""
+        axes = range(self.frame.ndim)
+        return replace(
+            self.frame,
+            counts=[about["counts"][axis] for axis in axes],
+            touches=[[about["touches"][2 * axis + side] != 0 for side in (0, 1)] for axis in axes],
+            coordinates=about["coordinates"],
+        )
+
+    def values(self, body: Body, about: Any, frame: Frame, given: Any, tile: Tile, edge: bool) -> Any:
+        """Return the results of a kernel's ``body`` in a tile; ``edge`` says whether it may read beyond the block."""
+        parameters = {name: about["parameters"][i] for i, name in enumerate(self.parameters)}
+
+        def see(arrays: Mapping[str, Value], operands: Mapping[str, Node], time: Any, dt: Any) -> Cells:
+            known = {**parameters, STEP_SIZE: dt}
+            return Cells(self.rules, frame, tile, arrays, operands, known, time, edge, self.least)
+
+        return jax.tree.map(lambda x: jnp.broadcast_to(x, tile.shape), body(given, see))
+
+    def near_edge(self, tile: Box, frame: Frame, reach: Sequence[int]) -> jax.Array | None:
         """Return whether a tile may read cells beyond the block, as a traced bool; None if no tile can.
 
         ``reach`` is the distance, in cells per axis, at which the trees read.
         """
         found = []
         for axis, (low, high) in enumerate(frame.sides):
-            if reach[axis] and (low.kind != "halo" or low.boundary):
+            start, stop = tile.region[axis]
+            if reach[axis] and start < reach[axis] and (low.kind != "halo" or low.boundary):
                 found.append(tile.start[axis] < reach[axis])
-            if reach[axis] and (high.kind != "halo" or high.boundary):
+            if reach[axis] and stop + reach[axis] > self.least[axis] and (high.kind != "halo" or high.boundary):
                 found.append(tile.start[axis] + (tile.shape[axis] + reach[axis]) > frame.counts[axis])
         return reduce(jnp.logical_or, found) if found else None
 
 
-def tile_shape(sizes: Sequence[int], nodes: int) -> tuple[int, ...]:
-    """Return the shape of a tile for a region of ``sizes`` cells per axis and trees of ``nodes`` nodes in total."""
+def blocks_alone(given: Any) -> Any:
+    """Return a kernel's arguments without strips, so that the kernel does not wait for them."""
+
+    def alone(part: Any) -> Any:
+        return Value(part.array, part.windows) if isinstance(part, Beside) else part
+
+    return jax.tree.map(alone, given, is_leaf=is_value)
+
+
+def is_value(part: Any) -> bool:
+    """Return whether a part of a kernel's arguments is a `Value`."""
+    return isinstance(part, Value)
+
+
+def box_shape(sizes: Sequence[int], nodes: int) -> tuple[int, ...]:
+    """Return the shape of a box for a region of ``sizes`` cells per axis and trees of ``nodes`` nodes in total."""
     first, *others = TILES[len(sizes)]
     most = (first // 2 if nodes >= LARGE else first, *others)
     return tuple(min(n, pl.next_power_of_2(size)) for n, size in zip(most, sizes, strict=True))

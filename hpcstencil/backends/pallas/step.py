@@ -17,17 +17,17 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from hpcstencil.backends.pallas.cells import Cells
-from hpcstencil.backends.pallas.launch import Launch, See, Windows
+from hpcstencil.backends.pallas.launch import Launch, See
 from hpcstencil.backends.pallas.passes import Passes, passes
+from hpcstencil.backends.pallas.strips import Beside, Exchanging, Values, covered, read_beyond, reads_corners
+from hpcstencil.backends.pallas.tiles import Windows
 from hpcstencil.backends.xla.evaluate import Rules
 from hpcstencil.backends.xla.stage_walk import combined, moving, take, uniform
-from hpcstencil.backends.xla.time_step import Step
+from hpcstencil.distributed.halo import Fields
 from hpcstencil.distributed.windows import Frame, Value
 from hpcstencil.numerics.integrators import MEMORY, Method, Stage
 from hpcstencil.problem.problem import Problem
 from hpcstencil.symbolic.expressions import Field, Node, Time, walk
-
-Values = Mapping[str, Value]
 
 
 @dataclass
@@ -98,6 +98,8 @@ class Kernels:
         The integration method, and the group of each field if the method is partitioned.
     timed
         Whether a right-hand side or a boundary value depends on time.
+    radius
+        The distance, in cells per axis, at which one evaluation of the right-hand side reads.
     interpret
         Whether to interpret the kernels on a CPU, which is slow.
     """
@@ -108,112 +110,191 @@ class Kernels:
     method: Method
     groups: Mapping[str, int]
     timed: bool
+    radius: tuple[int, ...]
     interpret: bool
 
-    def on(self, parameters: Mapping[str, ArrayLike], frame: Frame) -> Step:
-        """Return the `Step` function for a device's block and the equation's ``parameters`` by name."""
-        return partial(self.step, Launch.on(self.rules, frame, parameters, self.interpret))
+    def on(self, parameters: Mapping[str, ArrayLike], frame: Frame, exchanging: Exchanging) -> Stepping:
+        """Return the steps on a device's block, for the equation's ``parameters`` by name."""
+        return Stepping(self, Launch.on(self.rules, frame, parameters, self.interpret), exchanging)
 
-    def step(self, launch: Launch, u: Values, t: jax.Array, dt: jax.Array, ends: Windows | None) -> dict[str, Value]:
-        """Return the fields after one step from ``t`` to t + dt, on the windows of ``u``.
+    def corners(self, rounds: int) -> bool:
+        """Return whether ``rounds`` evaluations after an exchange read corners of the halo."""
+        return rounds > 1 or reads_corners([*self.trees.values(), *self.apart.values()], self.rules)
 
-        Cells in the outer rim of these windows are invalid. If ``ends`` is given, the fields that the last stage changes
-        cover those windows instead.
+
+@dataclass(frozen=True)
+class Stepping:
+    """The steps of a problem on a device's block, in compiled code.
+
+    Strips are exchanged once for several evaluations of the right-hand side, which then compute cells beyond the block too,
+    fewer from evaluation to evaluation; or before each evaluation.
+    """
+
+    kernels: Kernels
+    launch: Launch
+    exchanging: Exchanging
+
+    def after_exchange(self, u: Fields, times: Sequence[jax.Array], dt: jax.Array) -> Fields:
+        """Exchange strips, and return the fields after one step from each of the ``times``."""
+        rounds = len(times) * self.kernels.method.evaluations
+        return self.steps(self.exchanging(u, rounds, self.kernels.corners(rounds)), times, dt)
+
+    def steps(self, values: Values, times: Sequence[jax.Array], dt: jax.Array) -> Fields:
+        """Return the fields after one step from each of the ``times``, whose strips are wide enough for all of them."""
+        evaluations = self.kernels.method.evaluations
+        for n, t in enumerate(times):
+            values = self.step(values, t, dt, (len(times) - n) * evaluations)
+        return self.exchanging.device_grid.cropped(values)
+
+    def exchanging_in_stages(self, u: Fields, t: jax.Array, dt: jax.Array) -> Fields:
+        """Return the fields after one step, with an exchange before each evaluation of the right-hand side."""
+        grid = self.exchanging.device_grid
+        return grid.cropped(self.step({name: Value(array, grid.interior) for name, array in u.items()}, t, dt, 0))
+
+    def step(self, u: Values, t: jax.Array, dt: jax.Array, rounds: int) -> dict[str, Value]:
+        """Return the fields after one step from ``t`` to t + dt.
+
+        ``rounds`` is the number of evaluations for which the strips of ``u`` suffice; 0 if each has its own exchange.
         """
-        stages, nodes = self.method.stages, self.method.nodes
+        method, timed = self.kernels.method, self.kernels.timed
+        stages, nodes = method.stages, method.nodes
 
         def time_at(node: float) -> ArrayLike:
             """Return the time of a stage; 0 if nothing depends on it, because computing it launches a small kernel."""
-            return t + node * dt if self.timed else 0.0
+            return t + node * dt if timed else 0.0
 
         def slope(j: int, y: Values) -> Slopes:
-            return Slopes(self.apart if j and self.apart else self.trees, y, time_at(nodes[j]))
+            return Slopes(self.kernels.apart if j and self.kernels.apart else self.kernels.trees, y, time_at(nodes[j]))
+
+        done: set[int] = set()
 
         def combine(i: int, stage: Stage, y: Mapping[int, Values], k: Mapping[int, Slopes]) -> Values:
             later = {j for other in stages[i:] for j, _ in other.slopes}
-            moved = self.stage(launch, stage, y, k, dt, later, ends if i == len(stages) else None)
-            return {**y[i - 1], **moved}
+            done.update(j for j, _ in stage.slopes)
+            return {**y[i - 1], **self.stage(stage, y, k, dt, later, max(0, rounds - len(done)))}
 
         def loop(u: Values, before: Values, last: Values, k0: Slopes) -> Values:
-            """Take the uniform stages with one compiled kernel, whose arguments are their weights."""
+            """Take the uniform stages, whose kernels receive their weights, so that stages on equal windows share one."""
 
-            @jax.jit
-            def next_stage(before: Values, last: Values, kept: Values, weights: jax.Array, time: ArrayLike) -> Values:
-                y, k = {0: u, -1: last, -2: before}, {0: Slopes({}, u, t, kept), -1: Slopes(self.trees, last, time)}
-                return self.stage(launch, uniform(self.method, weights), y, k, dt, (), None, weights)
+            @partial(jax.jit, static_argnums=0)
+            def next_stage(
+                left: int, before: Values, last: Values, kept: Values, weights: jax.Array, time: ArrayLike
+            ) -> Values:
+                y, k = (
+                    {0: u, -1: last, -2: before},
+                    {0: Slopes({}, u, t, kept), -1: Slopes(self.kernels.trees, last, time)},
+                )
+                return self.stage(uniform(method, weights), y, k, dt, (), left, weights)
 
-            for weights, node in zip(self.method.uniform_weights, self.method.uniform_nodes, strict=True):
-                before, last = last, next_stage(before, last, k0.kept, weights, time_at(node))
+            rows = zip(method.uniform_weights, method.uniform_nodes, strict=True)
+            for n, (weights, node) in enumerate(rows, start=len(done) + 1):
+                before, last = last, next_stage(max(0, rounds - n), before, last, k0.kept, weights, time_at(node))
             return last
 
-        return dict(take(self.method, u, slope, combine, loop)[0])
+        return dict(take(method, u, slope, combine, loop)[0])
 
     def stage(
         self,
-        launch: Launch,
         stage: Stage,
         y: Mapping[int, Values],
         k: Mapping[int, Slopes],
         dt: jax.Array,
         later: Collection[int],
-        ends: Windows | None,
+        left: int,
         weights: jax.Array | None = None,
     ) -> dict[str, Value]:
         """Run one stage and return the fields that it changes.
 
         ``y`` and ``k`` are the values and slopes of earlier stages, by number. Slopes that ``later`` stages use are stored
-        in ``k``. ``ends`` is as in `step`; ``weights`` are those of a uniform stage.
+        in ``k``. ``left`` is the number of evaluations that follow it before the next exchange; ``weights`` are those of a
+        uniform stage.
         """
         used = [j for j, _ in stage.slopes]
-        names = moving(stage, y[0], {j: k[j].trees or k[j].kept for j in used}, self.groups)
+        names = moving(stage, y[0], {j: k[j].trees or k[j].kept for j in used}, self.kernels.groups)
         fresh = {j: k[j] for j in used if not k[j].kept}
-        plans = {
-            j: passes(slopes.trees if j in later else {name: slopes.trees[name] for name in names})
+        trees = {
+            j: slopes.trees if j in later else {name: slopes.trees[name] for name in names}
             for j, slopes in fresh.items()
         }
+        plans = {j: passes(each) for j, each in trees.items()}
+        read = {j: self.with_strips(slopes.y, list(trees[j].values())) for j, slopes in fresh.items()}
         at_hand = {j: {name: y[j][name] for name in names} for j, _ in stage.values if j not in fresh}
+        before = {name: y[0][name + MEMORY] for name in names} if stage.remembered else {}
+        kept = {j: k[j].kept for j in used if j not in fresh}
+        beside = [value for values in (*at_hand.values(), *kept.values(), before) for value in values.values()]
+        evaluable = [w for j, values in read.items() for w in self.evaluable(list(trees[j].values()), values)]
+        region = shared([self.needed(left), *evaluable, *(covered(value) for value in beside)])
         given: dict[str, Any] = {
             "dt": one(dt),
             "times": {j: one(slopes.time) for j, slopes in fresh.items()},
-            "arrays": at_hand | {j: self.with_inner(launch, plans[j], slopes) for j, slopes in fresh.items()},
-            "kept": {j: k[j].kept for j in used if j not in fresh},
-            "before": {name: y[0][name + MEMORY] for name in names} if stage.remembered else {},
+            "arrays": at_hand | {j: self.with_inner(plans[j], read[j], slopes.time) for j, slopes in fresh.items()},
+            "kept": kept,
+            "before": before,
             "weights": weights,
         }
-        windows, memory = windows_of(y[0]), [name + MEMORY for name in given["before"]]
         made = {
-            "moved": dict.fromkeys((*names, *memory), launch.blank(ends or windows)),
-            "kept": {j: dict.fromkeys(plan.trees, launch.blank(windows)) for j, plan in plans.items() if j in later},
+            "moved": dict.fromkeys((*names, *(name + MEMORY for name in before)), self.launch.blank(region)),
+            "kept": {
+                j: dict.fromkeys(plan.trees, self.launch.blank(region)) for j, plan in plans.items() if j in later
+            },
         }
-        trees = [tree for plan in plans.values() for tree in plan.trees.values()]
-        own = (lambda given: stage) if weights is None else (lambda given: uniform(self.method, given["weights"]))
-        body = Fused(names, plans, later, own)
-        results = launch(body, given, made, trees, ends or launch.inside(windows, trees))
-        for j, kept in results["kept"].items():
-            k[j].kept = kept
+        evaluated_trees = [tree for plan in plans.values() for tree in plan.trees.values()]
+        own = (
+            (lambda given: stage) if weights is None else (lambda given: uniform(self.kernels.method, given["weights"]))
+        )
+        results = self.launch(Fused(names, plans, later, own), given, made, evaluated_trees, region)
+        for j, values in results["kept"].items():
+            k[j].kept = values
         return dict(results["moved"])
 
-    def with_inner(self, launch: Launch, plan: Passes, slopes: Slopes) -> dict[str, Value]:
-        """Return the fields and the inner results that the slopes need, by name.
+    def with_strips(self, y: Values, trees: Sequence[Node]) -> Values:
+        """Return the fields with the strips that ``trees`` read, exchanged if the fields have none yet."""
+        if any(
+            isinstance(value, Beside) or covered(value) != self.exchanging.device_grid.interior for value in y.values()
+        ):
+            return y
+        rules = self.launch.rules
+        names = [name for name in y if name in read_beyond(trees, rules)]
+        if not names:
+            return y
+        return {**y, **self.exchanging({name: y[name].array for name in names}, 1, reads_corners(trees, rules))}
+
+    def evaluable(self, trees: Sequence[Node], y: Values) -> list[Windows]:
+        """Return the windows in which ``trees`` can be evaluated as far as each field in ``y`` and its strips reach."""
+        fields = {part.name for tree in trees for part in walk(tree) if isinstance(part, Field)}
+        beyond = read_beyond(trees, self.launch.rules)
+        inside = [self.launch.inside(covered(y[name]), trees) for name in y if name in beyond]
+        return inside + [covered(y[name]) for name in fields - beyond]
+
+    def needed(self, left: int) -> Windows:
+        """Return the windows in which fields are needed if ``left`` evaluations follow before the next exchange."""
+        grid = self.exchanging.device_grid
+        return tuple(
+            (start - w * (low.kind == "halo"), stop + w * (high.kind == "halo"))
+            for (start, stop), w, (low, high) in zip(grid.interior, grid.widths(left), grid.sides, strict=True)
+        )
+
+    def with_inner(self, plan: Passes, y: Values, time: ArrayLike) -> dict[str, Value]:
+        """Return the fields ``y`` and the inner results that a plan needs, by name.
 
         Inner results are computed level by level of nesting. At each level, one kernel computes all those that cover the
         same cells. The cells can differ within a level: an operand that takes derivatives itself covers fewer ghost cells
         than one that does not.
         """
-        arrays, windows = dict(slopes.y), windows_of(slopes.y)
+        arrays = dict(y)
         for level in plan.inner:
             together: dict[Windows, dict[str, Node]] = {}
             for name, tree in level.items():
-                together.setdefault(launch.inside(windows, [tree]), {})[name] = tree
-            given = {"arrays": dict(arrays), "time": one(slopes.time)}
+                together.setdefault(shared(self.evaluable([plan.operands[name]], y)), {})[name] = tree
+            given = {"arrays": dict(arrays), "time": one(time)}
             for region, trees in together.items():
 
                 def body(given: Any, see: See, trees: Mapping[str, Node] = trees) -> Any:
                     cells = see(given["arrays"], plan.operands, given["time"][0], None)
                     return {name: cells(tree) for name, tree in trees.items()}
 
-                made = dict.fromkeys(trees, launch.blank(windows))
-                arrays |= launch(body, given, made, list(trees.values()), region)
+                made = dict.fromkeys(trees, self.launch.blank(region))
+                arrays |= self.launch(body, given, made, list(trees.values()), region)
         return arrays
 
 
@@ -222,12 +303,14 @@ def kernels(problem: Problem, rules: Rules, interpret: bool) -> Kernels:
     given = [value for face in problem.faces.values() for value in face.values]
     trees = [*problem.rates(), *given]
     timed = any(isinstance(part, Time) for tree in trees for part in walk(tree))
-    return Kernels(rules, problem.slopes, problem.apart, problem.method, problem.groups, timed, interpret)
+    return Kernels(
+        rules, problem.slopes, problem.apart, problem.method, problem.groups, timed, problem.radius, interpret
+    )
 
 
-def windows_of(values: Values) -> Windows:
-    """Return the windows, one per axis, that the fields of a step share."""
-    return tuple(window for window in next(iter(values.values())).windows if window is not None)
+def shared(windows: Sequence[Windows]) -> Windows:
+    """Return the largest windows inside all of ``windows``."""
+    return tuple((max(w[0] for w in each), min(w[1] for w in each)) for each in zip(*windows, strict=True))
 
 
 def one(number: ArrayLike) -> jax.Array:

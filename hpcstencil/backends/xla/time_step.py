@@ -44,8 +44,6 @@ class Stepper:
         The number of steps between two halo exchanges; 0 if each evaluation of ``rhs`` has its own exchange.
     apart
         The right-hand side after the first stage, if the method treats parts of the equation separately.
-    kernel
-        A function (parameters, frame) -> step that replaces the array code, as GPU kernels do.
     """
 
     device_grid: DeviceGrid
@@ -54,7 +52,6 @@ class Stepper:
     groups: Mapping[str, int]
     every: int
     apart: RightHandSide | None = None
-    kernel: Callable[[Parameters, Frame], Step] | None = None
 
     def rhs_of(self, j: int) -> RightHandSide:
         """Return the right-hand side evaluated at the j-th stage value: ``apart`` for j > 0 if there is one, else ``rhs``."""
@@ -78,8 +75,6 @@ class Stepper:
 
     def step(self, parameters: Parameters, frame: Frame) -> Step:
         """Return the `Step` function for these parameters, for use inside compiled code."""
-        if self.kernel is not None:
-            return self.kernel(parameters, frame)
 
         def step(u: Mapping[str, Value], t: Number, dt: Number, ends: Windows | None) -> dict[str, Value]:
             new, _ = self.one_step(dict(u), parameters, t, dt, frame)

@@ -1,0 +1,206 @@
+"""Blocks beside the strips of cells that other blocks own: kernels read both where they are.
+
+             upper strip of axis 0, with the corners
+            ┌─────┬───────────────────────┬─────┐
+            │     │                       │     │      An exchange goes along one axis after the other. The strips
+            ├─────┼───────────────────────┼─────┤      of a later axis include the cells received along earlier
+   lower    │     │                       │     │      ones, so that corners arrive without messages of their own.
+   strip of │     │         block         │     │      If nothing reads corners, all strips are cut from the block,
+   axis 1   │     │                       │     │      and all messages can travel at the same time.
+            ├─────┼───────────────────────┼─────┤
+            │     │                       │     │
+            └─────┴───────────────────────┴─────┘
+
+The last axis along which a cell lies outside the block determines the strip that has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import triton
+
+from hpcstencil.backends.pallas import tiles
+from hpcstencil.backends.pallas.passes import passes
+from hpcstencil.backends.pallas.tiles import Row, Windows, cells_in
+from hpcstencil.backends.xla.evaluate import Rules
+from hpcstencil.distributed.device_grid import NOTHING, DeviceGrid
+from hpcstencil.distributed.exchange import Ghosts
+from hpcstencil.distributed.windows import Frame, Value
+from hpcstencil.symbolic.expressions import OPERATORS, Convolution, Derivative, Field, Node, walk
+
+Values = Mapping[str, Value]
+
+
+@partial(
+    jax.tree_util.register_dataclass, data_fields=["array", "strips"], meta_fields=["windows", "number", "corners"]
+)
+@dataclass(frozen=True)
+class Beside(Value):
+    """A field's block, and the strips of cells beyond it.
+
+    Attributes
+    ----------
+    array, windows
+        The block itself.
+    strips
+        The (lower, upper) strips by axis: arrays of shape (fields, cells per axis), or None on a side without any. In
+        kernels they are references to memory.
+    number
+        The index of the field in these arrays.
+    corners
+        Whether the strips of an axis include the cells received along earlier axes.
+    """
+
+    strips: Mapping[int, Ghosts]
+    number: int
+    corners: bool
+
+    @property
+    def covered(self) -> Windows:
+        """The windows of the block and its strips together."""
+        return self._with_strips(range(len(self.windows)))
+
+    def first(self, axis: int, upper: int, count: int | jax.Array) -> list[int | jax.Array]:
+        """Return the index, per axis, of the first cell of a strip beside a block of ``count`` cells along ``axis``."""
+        windows = self._with_strips(range(axis) if self.corners else ())
+        result: list[int | jax.Array] = [start for start, _ in windows]
+        result[axis] = count if upper else -width(self.strips[axis][0], axis)
+        return result
+
+    def _with_strips(self, axes: Iterable[int]) -> Windows:
+        windows = [window for window in self.windows if window is not None]
+        for axis in axes:
+            lower, upper = self.strips.get(axis, (None, None))
+            start, stop = windows[axis]
+            windows[axis] = start - width(lower, axis), stop + width(upper, axis)
+        return tuple(windows)
+
+    def sides(self) -> Iterator[tuple[int, int, Any]]:
+        """Yield the (axis, side, strip) of all strips, in the order of the exchange."""
+        for axis, strips in self.strips.items():
+            for upper, strip in enumerate(strips):
+                if strip is not None:
+                    yield axis, upper, strip
+
+
+def width(strip: Any, axis: int) -> int:
+    """Return the number of cells of a strip along its ``axis``; 0 if it is None."""
+    return 0 if strip is None else int(strip.shape[1 + axis])
+
+
+def covered(value: Value) -> Windows:
+    """Return the windows that a value covers, with its strips if it has any."""
+    if isinstance(value, Beside):
+        return value.covered
+    return tuple(window for window in value.windows if window is not None)
+
+
+def beside(fields: Mapping[str, jax.Array], windows: Windows, ghosts: Mapping[int, Ghosts], corners: bool) -> Values:
+    """Return the blocks of ``fields`` with the ``ghosts`` that `DeviceGrid.received` returned for them in this order."""
+    if not any(strip is not None for strips in ghosts.values() for strip in strips):
+        return {name: Value(array, windows) for name, array in fields.items()}
+    return {name: Beside(array, windows, ghosts, i, corners) for i, (name, array) in enumerate(fields.items())}
+
+
+@dataclass(frozen=True)
+class Exchanging:
+    """The exchange of strips inside compiled code, for the device with this ``frame``.
+
+    ``interpret`` interprets the kernel that cuts strips out of a block, on a CPU.
+    """
+
+    device_grid: DeviceGrid
+    frame: Frame
+    interpret: bool
+
+    def __call__(self, fields: Mapping[str, jax.Array], rounds: int, corners: bool) -> Values:
+        """Return the blocks of ``fields`` with strips for ``rounds`` evaluations of the right-hand side.
+
+        Without ``corners`` one kernel cuts all strips, and no message waits for another one.
+        """
+        grid = self.device_grid
+        widths = grid.widths(rounds)
+        if corners or not any(widths):
+            return beside(fields, grid.interior, grid.received(fields, widths, self.frame), corners)
+        strips = cut(list(fields.values()), widths, self.frame.counts, self.interpret)
+        ghosts = {axis: grid.exchange.along(axis, *both, NOTHING) for axis, both in strips.items()}
+        return beside(fields, grid.interior, ghosts, corners)
+
+
+def cut(
+    fields: Sequence[jax.Array], widths: Sequence[int], counts: Sequence[int | jax.Array], interpret: bool
+) -> dict[int, tuple[jax.Array, jax.Array]]:
+    """Return the strips at the (lower, upper) side of each axis with a width, cut out of the ``fields`` by one kernel.
+
+    Each is an array of shape (fields, cells per axis), ``widths[axis]`` cells wide along its axis. ``counts`` are the cells
+    per axis that the block owns.
+    """
+    shape, axes = fields[0].shape, [axis for axis, w in enumerate(widths) if w]
+    box = {axis: tuple((0, widths[axis] if a == axis else n) for a, n in enumerate(shape)) for axis in axes}
+    rows = {axis: pl.cdiv(cells_in([box[axis]]), tiles.ROW) for axis in axes}
+
+    def kernel(counts: Any, fields: Any, made: Any) -> None:
+        number, first = pl.program_id(0), 0
+        for axis in axes:
+            for upper in (0, 1):
+
+                @pl.when((number >= first) & (number < first + rows[axis]))
+                def _(axis: int = axis, upper: int = upper, first: int = first) -> None:
+                    tile = Row((number - first) * tiles.ROW, tiles.ROW, [box[axis]])
+                    place = [tile.index(a) for a in range(len(shape))]
+                    source = list(place)
+                    if upper:
+                        source[axis] = place[axis] + (counts[axis] - widths[axis])
+                    for n, field in enumerate(fields):
+                        strip = made[axis][upper].at[(jnp.full(tile.shape, n, jnp.int32), *place)]
+                        triton.store(strip, triton.load(field.at[tuple(source)]))
+
+                first += rows[axis]
+
+    def blank(axis: int) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((len(fields), *(stop for _, stop in box[axis])), fields[0].dtype)
+
+    call = pl.pallas_call(
+        kernel,
+        out_shape={axis: (blank(axis), blank(axis)) for axis in axes},
+        grid=(2 * sum(rows.values()),),
+        interpret=interpret,
+        compiler_params=triton.CompilerParams(num_warps=tiles.WARPS),
+    )
+    made: dict[int, tuple[jax.Array, jax.Array]] = call(
+        jnp.stack([jnp.asarray(n, jnp.int32) for n in counts]), list(fields)
+    )
+    return made
+
+
+def reads_corners(trees: Sequence[Node], rules: Rules) -> bool:
+    """Return whether one evaluation of ``trees`` reads cells that lie outside the block along two axes.
+
+    Such are mixed derivatives and two-dimensional stencils, operators inside operators, and operands in arrays of their own,
+    which are filled beyond the block.
+    """
+    values = [value for face in rules.faces.values() for value in face.values]
+    if any(isinstance(part, OPERATORS) for tree in values for part in walk(tree)):
+        return True
+    for part in (part for tree in trees for part in walk(tree) if isinstance(part, OPERATORS)):
+        if any(isinstance(inner, OPERATORS) for child in part.children for inner in walk(child)):
+            return True
+        if isinstance(part, Derivative | Convolution) and sum(map(any, rules.discretization.reach(part))) > 1:
+            return True
+    return bool(passes({str(n): tree for n, tree in enumerate(trees)}).inner)
+
+
+def read_beyond(trees: Iterable[Node], rules: Rules) -> set[str]:
+    """Return the names of the fields that ``trees`` read in other cells than their own, boundary values included."""
+    values = [value for face in rules.faces.values() for value in face.values]
+    operands = [
+        child for tree in trees for part in walk(tree) if isinstance(part, OPERATORS) for child in part.children
+    ]
+    return {part.name for tree in (*operands, *values) for part in walk(tree) if isinstance(part, Field)}
