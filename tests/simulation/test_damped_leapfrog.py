@@ -143,3 +143,19 @@ def test_nothing_grows_in_a_long_run(name):
     early, late = (stepped(quiet, simulation, steps, dt) for steps in (100, 100_000))
     for field, values in late.items():
         assert np.abs(values).max() <= max(np.abs(early[field]).max(), 1e-9)
+
+
+@pytest.mark.parametrize("kernel", ["shift", "native"])
+def test_blocks_too_thin_for_a_whole_step_have_the_same_bits(kernel):
+    """Then each stage has an exchange of its own, between calls of compiled code that must know dt."""
+    made = problem_of(
+        grid={"shape": [13]},
+        equation={"name": "acoustic"},
+        boundary={"x": {"cpml": {"width": 5.0}}, "q": {"x": {"sponge": {"width": 4.0, "strength": 1.0}}}},
+        numerics={"order": 4, "integrator": "leapfrog"},
+    )
+    alone, split = (simulation_of(made, devices=devices, kernel=kernel) for devices in (1, 2))
+    assert alone.plan.every > 0 and split.plan.every == 0
+    expected, found = (stepped(made, simulation, 5, 0.3) for simulation in (alone, split))
+    for field, values in expected.items():
+        assert np.isfinite(values).all() and np.array_equal(found[field], values)
