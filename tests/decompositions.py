@@ -143,6 +143,7 @@ SELECTED: dict[int, list[tuple[str, int, str, str]]] = {  # (problem, order, pre
         ("burgers-3d", 2, "float32", "euler"),
         ("gray-scott-2d", 2, "float32", "lsrk4"),
         ("acoustic-2d", 8, "float32", "euler"),
+        ("acoustic-2d", 4, "float32", "leapfrog"),  # with memories of cpml beside a group
         ("stencils-2d", 2, "float32", "euler"),
         ("wave-1d", 8, "float64", "rk4"),
     ],

@@ -2,13 +2,14 @@
 
   .venv/bin/python benchmarks/peers/devito_seismic.py [ROUNDS] [REFINE]
 
-Both programs read the same files: speeds, wavelet, places of 500 receivers. They have the same cells, differences of order 8,
-the same free surface and the same CPML. Devito steps with the leapfrog method, as its users do (`devito_shot.py`). hpcstencil
-steps with rk4, since its leapfrog has no layers.
+Both programs read the same files: speeds, wavelet, places of 500 receivers. They have the same cells, differences of order
+8, the same free surface and the same CPML. Devito steps with the leapfrog method, as its users do (`devito_shot.py`),
+hpcstencil with rk4 and with leapfrog.
 
-The first table compares the gathers in float64. The second one gives, for several steps in float32, the error in time and
-seconds: medians of ROUNDS interleaved rounds (3), of which the first may compile. "Loop" leaves that out, "whole" is the whole
-command. The error is the difference to rk4 in float64 with half the shortest step that hpcstencil has in the table.
+The first table compares the gathers in float64 at the same step. The second one gives, for several steps in float32, the
+error in time and seconds: medians of ROUNDS interleaved rounds (3), of which the first may compile. "Loop" leaves that out,
+"whole" is the whole command. The error is the difference to rk4 in float64 with half the shortest step that rk4 has in the
+table.
 
 The third table gives the CPU time of a step on one core, which other programs on the machine disturb less, and what the layers
 cost: `sponge` damps p and q in the same cells, "walls" has no layers.
@@ -39,13 +40,16 @@ from peer import common
 
 INPUT, SHOT = common.ROOT / "inputs" / "layered_ground.toml", Path(__file__).parent / "devito_shot.py"
 SAMPLE = 0.004  # seconds between two samples of the gathers; every step here divides it
-STEPS = {"hpcstencil": (3, 4, 8), "Devito": (3, 4, 8, 16, 32)}  # per sample, before REFINE
+LEAPFROG = ("numerics.integrator=leapfrog",)
+RK4, OURS, THEIRS = "hpcstencil, rk4", "hpcstencil, leapfrog", "Devito, leapfrog"
+STEPS = {RK4: (3, 4, 8), OURS: (3, 4, 8, 16, 32), THEIRS: (3, 4, 8, 16, 32)}  # per sample, before REFINE
 COMPARED = (4, 8, 16)  # the same, of the first table
 WALLS = "boundary={ x = { dirichlet = 0.0 }, y = { dirichlet = 0.0 } }"
 SPONGE = "sponge = { width = 0.25, strength = 50.0 }"
 SPONGES = f"boundary={{ x = {{ {SPONGE} }}, y = {{ lower = {{ dirichlet = 0.0 }}, upper = {{ {SPONGE} }} }} }}"
-LAYERS = {"cpml, rk4": (), "sponge, rk4": (SPONGES,), "walls, rk4": (WALLS,),
-          "walls, leapfrog": (WALLS, "numerics.integrator=leapfrog")}  # fmt: skip
+PLACES = {"cpml": (), "sponge": (SPONGES,), "walls": (WALLS,)}
+LAYERS = {f"{place}, {method}": (*changed, *more) for method, more in (("rk4", ()), ("leapfrog", LEAPFROG))
+          for place, changed in PLACES.items()}  # fmt: skip
 FAR = 0.1  # from the source: receivers that the last column of the first table has
 
 
@@ -147,30 +151,33 @@ def compare(path: Path) -> None:
     """Print how far the gathers are from each other."""
     places = np.loadtxt(INPUT.with_suffix(".csv"), delimiter=",", skiprows=1)
     far = np.hypot(*(places - source()).T) > FAR
-    print(f"{'dt':<12}{'weights in Devito':<28}{'L2':>10}{'largest':>10}{'L2, far':>10}")
+    print(f"{'dt':<12}{'hpcstencil':<12}{'weights in Devito':<24}{'L2':>10}{'largest':>10}{'L2, far':>10}")
     rows = [(per_sample, "lagrange") for per_sample in COMPARED]
     for per_sample, weights in [*rows, (COMPARED[-1], "sinc"), (COMPARED[-1], "linear")]:
-        mine, its = ours(per_sample, "float64", path), theirs(per_sample, "float64", path, weights=weights)
-        two, largest = differences(its.gather, mine.gather)
-        two_far, _ = differences(its.gather[:, far], mine.gather[:, far])
+        its = theirs(per_sample, "float64", path, weights=weights)
         name = "those of hpcstencil" if weights == "lagrange" else f"Devito's {weights}"
-        print(f"{SAMPLE / per_sample:<12.4g}{name:<28}{two:>10.1e}{largest:>10.1e}{two_far:>10.1e}", flush=True)
+        for method, more in (("rk4", ()), ("leapfrog", LEAPFROG)):
+            mine = ours(per_sample, "float64", path, more=more)
+            two, largest = differences(its.gather, mine.gather)
+            two_far, _ = differences(its.gather[:, far], mine.gather[:, far])
+            told = f"{two:>10.1e}{largest:>10.1e}{two_far:>10.1e}"
+            print(f"{SAMPLE / per_sample:<12.4g}{method:<12}{name:<24}{told}", flush=True)
 
 
 def measure(rounds: int, refine: int, path: Path) -> None:
     """Print errors in time and seconds."""
-    exact = ours(2 * max(STEPS["hpcstencil"]) * refine, "float64", path).gather
-    sides = {"hpcstencil": ours, "Devito": theirs}
+    exact = ours(2 * max(STEPS[RK4]) * refine, "float64", path).gather
+    sides = {RK4: ours, OURS: partial(ours, more=LEAPFROG), THEIRS: theirs}
     cases = [(name, each * refine) for name in sides for each in STEPS[name]]
     found: dict[tuple[str, int], list[Run]] = {case: [] for case in cases}
     for _ in range(rounds):
         for name, per_sample in cases:
             found[name, per_sample].append(sides[name](per_sample, "float32", path))
-    print(f"{'program':<12}{'dt':>12}{'error, L2':>12}{'loop, s':>10}{'whole, s':>10}")
+    print(f"{'program':<24}{'dt':>12}{'error, L2':>12}{'loop, s':>10}{'whole, s':>10}")
     for (name, per_sample), runs in found.items():
         error, _ = differences(runs[0].gather, exact)
         loop, whole = (statistics.median(getattr(run, key) for run in runs) for key in ("loop", "whole"))
-        print(f"{name:<12}{SAMPLE / per_sample:>12.4g}{error:>12.1e}{loop:>10.2f}{whole:>10.2f}")
+        print(f"{name:<24}{SAMPLE / per_sample:>12.4g}{error:>12.1e}{loop:>10.2f}{whole:>10.2f}")
 
 
 def measure_one_core(rounds: int, refine: int, path: Path) -> None:

@@ -65,6 +65,7 @@ def damping_rates(trees: Mapping[str, Node]) -> dict[str, Node]:
 def damped(tree: Node, rate: Node, weight: float) -> Node:
     """F / (1 + ``weight`` dt r): the slope that a stage uses instead of the time derivative F = ``tree``.
 
-    ``rate`` is r, and ``weight`` half the length of the stage as a fraction of dt.
+    ``rate`` is r, and ``weight`` half the length of the stage as a fraction of dt. The slope is a product, because XLA turns a
+    quotient into one only where the divisor has fewer values, which depends on the decomposition.
     """
-    return tree / (ONE + Constant(weight) * StepSize() * rate)
+    return tree * (ONE / (ONE + Constant(weight) * StepSize() * rate))

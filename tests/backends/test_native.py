@@ -127,6 +127,12 @@ STEPPED = {
         "boundary": {"y": {"neumann": 0.0}},
         "numerics": {"integrator": "leapfrog", "order": 4},
     },
+    "layers": {
+        "grid": {"shape": [40, 30]},
+        "equation": {"name": "acoustic", "source": 1.0, "xs": 5.0, "ys": 7.0},
+        "boundary": {"x": {"cpml": {"width": 9.0}}, "y": {"sponge": {"width": 9.0, "strength": 3.0}}},
+        "numerics": {"integrator": "leapfrog", "order": 4},
+    },
 }
 
 

@@ -68,6 +68,11 @@ CASES = {
         {"u": "0.3*laplacian(u) - 0.2*dx(u) + 0.1*div_grad(1 + 0.5*sin(x), u)"}, (19, 13), 2, "float32", "euler",
         mask={"solid": "(x - 1)**2 + (y - 0.6)**2 < 0.1", "surface": {"value": "0.3*sin(x + t)"}},
     ),
+    "2d, layers and damping": {
+        **custom({}, (15, 13), 2, "float64", "leapfrog", equation={"name": "acoustic", "c": "1 + 0.2*sin(y)"}),
+        "boundary": {"x": {"cpml": {"width": 0.5}}, "y": {"lower": {"dirichlet": 0.0}, "upper": {"cpml": {"width": 0.4}}},
+                     "q": {"y": {"sponge": {"width": 0.5, "strength": 9.0}}}},
+    },
     "3d, two fields": {
         **tables("wave-3d", 6, "float32", "leapfrog"), "grid": {"shape": [13, 11, 9], "upper": [1.3, 1.1, 0.9]},
         "boundary": {"x": "periodic", "y": {"neumann": 0.2}},

@@ -29,6 +29,7 @@ ROWS = {
     "acoustic-open": (WAVE | {"c": "1 + 0.2*y"}, "p", {"boundary": {"x": "open", "y": {"dirichlet": 0.0}}}),
     "acoustic-8": (WAVE, "p", {"numerics": {"order": 8}, "boundary": {"x": "periodic", "y": "periodic"}}),
     "acoustic-cpml": (LAYERS, "p", {"boundary": CPML}),
+    "acoustic-cpml-leapfrog": (LAYERS, "p", {"boundary": CPML, "numerics": {"integrator": "leapfrog"}}),
     "wave-leapfrog": ({"name": "wave", "c": SPEED}, "u", {"numerics": {"integrator": "leapfrog"}, "boundary": WALLS}),
     "custom": (CUSTOM, "u", {"boundary": WALLS}),
     "custom-ab2": (CUSTOM, "u", {"numerics": {"integrator": "ab2"}}),

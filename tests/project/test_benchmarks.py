@@ -11,7 +11,7 @@ from hpcstencil.problem.build import build
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "peers"))
 from all import PAGE, PEERS
-from devito_seismic import COMPARED, INPUT, LAYERS, SAMPLE, SHOT, STEPS, changes, end, lines, model
+from devito_seismic import COMPARED, INPUT, LAYERS, OURS, RK4, SAMPLE, SHOT, STEPS, changes, end, lines, model
 from section import BEGIN, END, OtherMachine, replaced, row, rows_of
 
 DEVITO, NUMBA = PEERS[:2]
@@ -39,7 +39,7 @@ def test_our_side_of_every_problem_is_an_input(peer, problem):
 @pytest.mark.parametrize("refine", [1, 2])
 def test_the_seismic_shot_is_the_shipped_input_with_a_step_of_its_own(tmp_path, refine):
     path = model(refine, tmp_path)
-    for per_sample in {*COMPARED, *STEPS["hpcstencil"]}:
+    for per_sample in {*COMPARED, *STEPS[RK4], *STEPS[OURS]}:
         config = load(INPUT, changes(per_sample * refine, "float64", path, end()))
         built = build(config)
         assert config.grid.shape == (240 * refine, 160 * refine)

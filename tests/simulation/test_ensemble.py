@@ -49,6 +49,15 @@ CHANNEL = {
     "time": {"end": 1.0, "dt": 0.05},
     "ensemble": {"equation.nu": [0.0, 0.3], "initial.h": ["10", "10 + 0.1*cos(x)"]},
 }
+DAMPED = {
+    "grid": {"shape": [18, 14], "upper": [1.8, 1.4]},
+    "equation": {"name": "acoustic"},
+    "initial": {"p": "exp(-20*(x - 0.9)**2 - 20*(y - 0.7)**2)"},
+    "boundary": {"x": {"cpml": {"width": 0.5, "speed": 1.0}}, "y": {"sponge": {"width": 0.5, "strength": 5.0}}},
+    "numerics": {"integrator": "leapfrog"},
+    "time": {"end": 0.5, "dt": 0.01},
+    "ensemble": {"equation.c": [1.0, 0.8]},
+}
 OBSTACLE = {
     "grid": {"shape": [20, 20], "upper": [2.0, 2.0]},
     "equation": {"name": "custom", "rhs": {"u": "D*laplacian(u)"}, "r": 0.3, "D": 0.1},
@@ -61,7 +70,7 @@ OBSTACLE = {
 
 @pytest.mark.optimized
 @pytest.mark.parametrize("kernel", ("shift", "native"))
-@pytest.mark.parametrize("tables", (PATTERN, CHANNEL, OBSTACLE))
+@pytest.mark.parametrize("tables", (PATTERN, CHANNEL, OBSTACLE, DAMPED))
 def test_each_member_is_as_if_it_ran_alone(tables, kernel):
     problem = problem_of(**tables)
     simulation = simulation_of(problem, devices=2, kernel=kernel)
@@ -92,15 +101,18 @@ def test_the_input_survives_being_written_out():
 
 @pytest.mark.optimized
 @pytest.mark.parametrize("steps_per_exchange, kernel", (("auto", "shift"), (1, "shift"), ("auto", "native")))
-def test_steps_of_each_members_own(steps_per_exchange, kernel):
+@pytest.mark.parametrize("tables", (
+    {"equation": {"name": "heat"}, "boundary": {"x": {"dirichlet": "t"}}, "ensemble": {"equation.D": [0.1, 0.5, 0.2]}},
+    {"equation": {"name": "wave"}, "boundary": {"x": {"sponge": {"width": 1.0, "strength": 5.0}}},
+     "numerics": {"integrator": "leapfrog"}, "ensemble": {"equation.c": [1.0, 1.5, 1.2]}},
+), ids=("heat", "damped"))  # fmt: skip
+def test_steps_of_each_members_own(tables, steps_per_exchange, kernel):
     """Members with other stable steps, through the compiled loop itself: who takes fewer keeps what it has."""
     problem = problem_of(
+        **tables,
         grid={"shape": [23, 18], "upper": [2.3, 1.8]},
-        equation={"name": "heat"},
         initial={"u": "sin(3*x)*cos(2*y)"},
-        boundary={"x": {"dirichlet": "t"}},
         time={"end": 1.0, "cfl": 0.5},
-        ensemble={"equation.D": [0.1, 0.5, 0.2]},
         decomposition={"steps_per_exchange": steps_per_exchange},
     )
     simulation = simulation_of(problem, devices=2, kernel=kernel)

@@ -26,6 +26,10 @@ PARTS = {
         "equation": {"name": "acoustic", "source": 1.0, "xs": 1.0, "ys": 1.1},
         "boundary": {"x": {"cpml": {"width": 0.5}}, "y": {"sponge": {"width": 0.5, "strength": 3.0}}},
     },
+    "damped leapfrog": {
+        "equation": {"name": "acoustic", "source": 1.0, "xs": 1.0, "ys": 1.1}, "numerics": {"integrator": "leapfrog"},
+        "boundary": {"x": {"cpml": {"width": 0.5}}, "y": {"sponge": {"width": 0.5, "strength": 3.0}}},
+    },
     "a multistep method": {
         "equation": {"name": "shallow_water", "g": 1.0, "nu": 0.1}, "numerics": {"integrator": "ab2", "epsilon": 0.1},
         "boundary": {"x": {"neumann": 0.0}, "u": {"x": {"dirichlet": "t"}}},
