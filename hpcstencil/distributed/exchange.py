@@ -70,6 +70,9 @@ class Exchange(Protocol):
         The result is None if this kind of exchange does not measure it.
         """
 
+    def free(self) -> None:
+        """Free the communicator and the messages that this exchange has made for itself. It is not used afterwards."""
+
 
 @dataclass(frozen=True)
 class OwnStrips:
@@ -92,6 +95,9 @@ class OwnStrips:
     def waited(self) -> float | None:
         return None
 
+    def free(self) -> None:
+        return None
+
 
 @dataclass(frozen=True)
 class BetweenDevices:
@@ -110,6 +116,9 @@ class BetweenDevices:
         return nothing
 
     def waited(self) -> float | None:
+        return None
+
+    def free(self) -> None:
         return None
 
 
@@ -151,6 +160,9 @@ class Mpi4jax:
         return nothing
 
     def waited(self) -> float | None:
+        return None
+
+    def free(self) -> None:
         return None
 
 
@@ -220,6 +232,9 @@ class Phased:
 
     def waited(self) -> float | None:
         return self.between.waited()
+
+    def free(self) -> None:
+        self.between.free()
 
 
 # decomposition.exchange of the input -> the exchange between processes; for "auto" and "mpi" a backend may use its own.

@@ -70,8 +70,7 @@ class SharedPrograms:
         unused = [program for program in self.programs if not program.users]
         for program in unused[: max(0, len(unused) - KEPT)]:
             self.programs.remove(program)
-            if program.simulation.exchange_mpi is not None:
-                program.simulation.exchange_mpi.Free()
+            program.simulation.free()
 
 
 PROGRAMS = SharedPrograms()

@@ -55,6 +55,12 @@ class Simulation:
     derived: Mapping[str, Cellwise]
     exchange_mpi: Any = None
 
+    def free(self) -> None:
+        """Free the communicators of the exchange. Collective; no steps can be taken afterwards."""
+        self.device_grid.exchange.free()
+        if self.exchange_mpi is not None:
+            self.exchange_mpi.Free()
+
     @property
     def problem(self) -> Problem:
         """The problem that is solved."""

@@ -129,6 +129,26 @@ def test_ghost_cells_of_a_wall_across_the_cut_follow_from_rows_that_have_arrived
     assert np.array_equal(stepped(problem, together, 6, 1e-3)["u"], expected["u"][index])
 
 
+@pytest.mark.parametrize("devices", [1, 2])
+def test_messages_and_their_communicator_are_freed(communicator, devices):
+    """And another simulation has the same bits afterwards, with messages that the first one had posted ahead."""
+    from mpi4py import MPI
+
+    given = problem(exchange="mpi")
+    expected = from_rank_0(communicator, lambda: stepped(problem(), simulation_of(problem(), kernel="native"), 5, 1e-3))
+    for _ in range(3):
+        simulation = simulation_of(given, communicator, devices, "native")
+        index = tuple(slice(*r) for r in simulation.ranges)
+        assert np.array_equal(stepped(given, simulation, 5, 1e-3)["u"], expected["u"][index])
+        exchange = simulation.device_grid.exchange
+        several = communicator.size > 1
+        assert not several or exchange.communicator != MPI.COMM_NULL
+        simulation.free()
+        if several:
+            assert exchange.communicator == MPI.COMM_NULL and simulation.exchange_mpi == MPI.COMM_NULL
+            assert not any(block.sending.sent or block.sending.received for block in exchange.blocks if block.sending)
+
+
 EQUATIONS = {
     "heat": ("euler", "rk4"),
     "wave": ("leapfrog", "rk4"),

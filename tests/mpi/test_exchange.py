@@ -37,6 +37,9 @@ class Counted:
     def waited(self) -> float | None:
         return None
 
+    def free(self) -> None:
+        return None
+
 
 @pytest.fixture(scope="module")
 def communicator():

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from hpcstencil.backends.native.edge_layout import OFFSETS, EdgeLayout, edge_bytes, neighbours
-from hpcstencil.backends.native.edge_messages import lack_of_messages, messages_of
+from hpcstencil.backends.native.edge_messages import Messages, lack_of_messages, messages_of
 from hpcstencil.backends.native.shared_memory import shared_memory
 from hpcstencil.distributed.exchange import Exchange, Ghosts, Outer, StripsOf
 from hpcstencil.numerics.topology import Topology
@@ -28,11 +28,12 @@ Three = ctypes.c_int64 * 3
 class EdgeExchange(ctypes.Structure):
     """The C++ struct for the exchange of one device block (edge_exchange.hpp).
 
-    ``kept`` keeps alive the memory and messages to which it points. ``waited`` is the total time, in seconds, for which
-    the block has waited for its neighbours.
+    ``kept`` keeps alive the memory to which it points, and ``sending`` the messages, if there are any. ``waited`` is the total
+    time, in seconds, for which the block has waited for its neighbours.
     """
 
     kept: list[Any]
+    sending: Messages | None = None
     _fields_ = (
         ("own", ctypes.c_void_p),
         ("neighbour", ctypes.c_void_p * len(OFFSETS)),
@@ -57,6 +58,7 @@ class InPasses:
     blocks: tuple[EdgeExchange, ...]
     messages: Exchange
     means: str
+    communicator: Any  # of mpi4py, for the blocks' messages alone; None if they send none
 
     @property
     def name(self) -> str:
@@ -74,6 +76,15 @@ class InPasses:
 
     def waited(self) -> float | None:
         return sum(block.waited for block in self.blocks) / len(self.blocks)
+
+    def free(self) -> None:
+        self.messages.free()
+        if self.communicator is not None:
+            self.communicator.Barrier()  # all have taken their last step
+            for block in self.blocks:
+                if block.sending is not None:
+                    block.sending.free()
+            self.communicator.Free()
 
 
 def blocks_of(exchange: Exchange) -> tuple[EdgeExchange, ...]:
@@ -123,12 +134,11 @@ def in_passes(
             edges.cells[b] = Three(*layout.cells[b])
         if mirrors:
             addresses = {offset: _address(mirror) for offset, mirror in mirrors.items()}
-            sending = messages_of(layout, edges.own, addresses, far[device], device, own_communicator)
-            edges.messages = ctypes.addressof(sending)
-            edges.kept.append(sending)
+            edges.sending = messages_of(layout, edges.own, addresses, far[device], device, own_communicator)
+            edges.messages = ctypes.addressof(edges.sending)
         blocks.append(edges)
     means = [*(["shared memory"] if shared else []), *(["MPI messages"] if sent else [])]
-    return InPasses(tuple(blocks), messages, " and ".join(means))
+    return InPasses(tuple(blocks), messages, " and ".join(means), own_communicator)
 
 
 def _memory(

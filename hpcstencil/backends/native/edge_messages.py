@@ -23,9 +23,15 @@ Strips = ctypes.c_void_p * 2 * 3
 
 
 class Messages(ctypes.Structure):
-    """The C++ struct of the same name (edge_exchange.hpp). ``kept`` keeps alive the objects to which it points."""
+    """The C++ struct of the same name (edge_exchange.hpp). ``kept`` keeps alive the objects to which it points.
+
+    ``received`` are the mpi4py requests by buffer and number of the offset, ``sent`` and ``datatypes`` lists.
+    """
 
     kept: list[Any]
+    received: dict[tuple[int, int], list[Any]]
+    sent: list[Any]
+    datatypes: list[Any]
     _fields_ = (
         ("start_all", ctypes.c_void_p),
         ("test_all", ctypes.c_void_p),
@@ -38,6 +44,21 @@ class Messages(ctypes.Structure):
         ("sending", ctypes.c_int32 * 2 * 3 * 2),
         ("lock", ctypes.c_int32),
     )
+
+    def free(self) -> None:
+        """Free the requests and datatypes, after all processes have taken their last step."""
+        for (buffer, n), requests in self.received.items():
+            for request in requests:
+                if self.receiving[buffer][n]:
+                    request.Cancel()  # it was posted ahead, for a step that does not come
+                request.Wait()
+                request.Free()
+        for request in self.sent:
+            request.Wait()
+            request.Free()
+        for datatype in self.datatypes:
+            datatype.Free()
+        self.received, self.sent, self.datatypes = {}, [], []
 
 
 def lack_of_messages() -> str:
@@ -80,6 +101,7 @@ def messages_of(
 
     kind = {4: MPI.FLOAT, 8: MPI.DOUBLE}[layout.itemsize]
     kept: list[Any] = []
+    datatypes: list[Any] = []
 
     def pieces(address: int, offset: Offset, axis: int, side: int, buffer: int, box: Box) -> list[Any]:
         """Return the mpi4py buffers for the part ``box`` of a strip.
@@ -93,7 +115,7 @@ def messages_of(
             each = max(PIECE_BYTES, -(-size // PIECES))
             return [[strip[n : n + each], MPI.BYTE] for n in range(0, size, each)]
         datatype = kind.Create_subarray(sizes, counts, starts).Commit()
-        kept.append(datatype)
+        datatypes.append(datatype)
         return [[strip, 1, datatype]]
 
     def receive(offset: Offset, buffer: int) -> list[Any]:
@@ -113,21 +135,24 @@ def messages_of(
         array = ctypes.create_string_buffer(max(1, len(requests)) * size)
         for n, request in enumerate(requests):
             ctypes.memmove(ctypes.addressof(array) + n * size, MPI._addressof(request), size)
-        kept.extend((array, *requests))
+        kept.append(array)
         return ctypes.addressof(array)
 
     messages = Messages()
     messages.start_all, messages.test_all = _functions()
+    messages.received, messages.sent, messages.datatypes = {}, [], datatypes
     most = 1  # requests that are tested at once
     for buffer in (0, 1):
         for offset in blocks:
             n, requests = OFFSETS.index(offset), receive(offset, buffer)
+            messages.received[buffer, n] = requests
             messages.receives[n], messages.receive[buffer][n] = len(requests), handles(requests)
             most = max(most, len(requests))
         for axis in range(3):
             for side in (0, 1):
                 readers = [o for o in blocks if strip_axis(o) == axis and (o[axis] > 0) == bool(side)]
                 requests = [request for offset in readers for request in send(offset, buffer)]
+                messages.sent += requests
                 messages.sends[axis][side], messages.send[buffer][axis][side] = len(requests), handles(requests)
                 most = max(most, len(requests))
     statuses = ctypes.create_string_buffer(most * MPI._sizeof(MPI.Status))
