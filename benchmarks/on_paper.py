@@ -1,6 +1,7 @@
 """Predictions of the cost model of docs/scaling.md for up to 10 000 GPUs, from published figures; nothing is measured.
 
-The decomposition is the one that `auto` would choose.
+The formulas and most figures are those by which `auto` chooses the steps between two exchanges
+(`hpcstencil.backends.pallas.cost_model`). The decomposition is the one that `auto` would choose.
 """
 
 from __future__ import annotations
@@ -13,189 +14,139 @@ from pathlib import Path
 
 from cost_model import exchange_of
 
+from hpcstencil.backends.pallas.cost_model import (
+    COLLECTIVE,
+    KERNEL,
+    MEMORY,
+    MPI,
+    NETWORK,
+    NVLINK,
+    SYNCHRONIZE,
+    Links,
+    Work,
+    parts,
+)
 from hpcstencil.config.reader import from_mapping
 from hpcstencil.numerics.topology import best_parts, factorizations
 from hpcstencil.problem.build import build
-from hpcstencil.problem.decomposition import MOST_STEPS, Plan
-from hpcstencil.runtime.communicator import OneProcess
-from hpcstencil.simulation.prepared import Choice, Decomposed, prepared_with
+from hpcstencil.problem.decomposition import MOST_STEPS, Plan, decompose
+from hpcstencil.problem.problem import Problem
 
 PICTURE = Path(__file__).parent.parent / "docs" / "images" / "scaling.png"
 GPUS = (1, 8, 64, 512, 4096, 10_000)
 ITEMSIZE = 4  # float32
+# Cells per axis: of each GPU for weak scaling, of the whole grid for strong scaling, and of blocks of several sizes.
+WEAK, STRONG, SIZES = 512, 1024, (512, 384, 256, 192, 128, 96, 64)
+
+# Inputs beside those of the cost model; docs/scaling.md names their sources.
+PCIE, COPY = 2 * 64e9, 6.5e-6  # bytes/s in both directions, and latency in seconds, of a copy between host and GPU
+CALL = 1e-4  # seconds for a call of compiled code from Python
+FILES = 4.6e12  # bytes/s to a parallel file system
+XLA_SWEEPS, XLA_TOGETHER = 4, 2  # sweeps of `shift` through memory per stage; steps in each round of its loop
 
 
 @dataclass(frozen=True)
-class Link:
-    """A link between GPUs: the latency of a message in seconds, and the bandwidth in bytes per second sent plus received."""
+class Way:
+    """A way to exchange strips, and its links within a node of eight GPUs and between nodes."""
 
-    message: float
-    bandwidth: float
+    name: str
+    within: Links
+    between: Links
+
+    def links(self, gpus: int) -> Links:
+        """Return the slowest links that a GPU's strips use."""
+        return self.within if gpus <= 8 else self.between
 
 
-# Inputs, not measurements; docs/scaling.md names their sources.
-MEMORY = 0.9 * 3.35e12  # bytes/s read plus written
-KERNEL = 3.8e-6  # smallest time of a GPU kernel in a sequence, in seconds
-SYNCHRONIZE = 7e-6  # seconds until the host knows that the GPU is done
-NETWORK, NVLINK, PCIE = 2 * 50e9, 2 * 450e9, 2 * 64e9  # bytes/s, both directions
-MPI, COPY = 3e-6, 6.5e-6  # latency of a message, and of a copy between host and GPU, in seconds
-CALL = 1e-4  # seconds for a call of compiled code from Python
-FILES = 4.6e12  # bytes/s to a parallel file system
-
-SENT = KERNEL + SYNCHRONIZE + MPI  # a kernel extracts a strip, the host waits for it, and MPI sends it
-WITHIN_NODE, DIRECT = Link(SENT, NVLINK), Link(SENT, NETWORK)
-STAGED = Link(SENT + 2 * COPY, 1 / (1 / NETWORK + 2 / PCIE))
+SENT = SYNCHRONIZE + MPI  # the host waits for the strip, and MPI sends it
+STAGED = Links(SENT + 2 * COPY, 1 / (1 / NETWORK + 2 / PCIE), collective=False)
+COLLECTIVES = Way("collectives", Links(COLLECTIVE, NVLINK, True), Links(COLLECTIVE, NETWORK, True))
+DIRECT = Way("mpi4jax", Links(SENT, NVLINK, False), Links(SENT, NETWORK, False))
+THROUGH_HOST = Way("mpi4jax through the host", STAGED, STAGED)
+WAYS = (COLLECTIVES, DIRECT, THROUGH_HOST)
 
 
 @dataclass(frozen=True)
 class Case:
-    """An equation and its integrator. With one kernel per stage, a step reads or writes ``arrays`` arrays per field."""
+    """An equation and its integrator."""
 
     name: str
     equation: str
     integrator: str
-    arrays: int
 
 
-@dataclass(frozen=True)
-class Kernel:
-    """A stencil kernel on GPUs.
-
-    It makes ``sweeps`` through memory per stage, each a GPU kernel; None means one GPU kernel per stage. The host checks the
-    loop's condition every ``together`` steps.
-    """
-
-    name: str
-    sweeps: int | None
-    together: int
-
-
-CASES = (Case("heat, euler", "heat", "euler", 2), Case("Gray-Scott, rk4", "gray_scott", "rk4", 17))
-XLA_SWEEPS = 4
-FUSED, XLA = Kernel("pallas", None, 8), Kernel("shift", XLA_SWEEPS, 2)
-# Cells per axis: of each GPU for weak scaling, and of the whole grid for strong scaling.
-WEAK, STRONG = 512, 1024
-
-
-def shape_of(gpus: int, weak: bool) -> tuple[int, ...]:
-    """Return the shape of the grid on ``gpus`` GPUs, for weak or strong scaling."""
-    if not weak:
-        return (STRONG,) * 3
-    parts = best_parts(gpus, (gpus,) * 3, (False,) * 3, (1,) * 3)
-    assert parts is not None
-    return tuple(WEAK * p for p in parts)
+CASES = (Case("heat, euler", "heat", "euler"), Case("Gray-Scott, rk4", "gray_scott", "rk4"))
 
 
 @cache
-def planned(case: Case, gpus: int, weak: bool, kernel: Kernel) -> tuple[Plan, int]:
-    """Return the plan that `auto` chooses, and the number of fields."""
+def problem_of(case: Case, shape: tuple[int, ...]) -> Problem:
+    """Return the problem of a case on a grid of ``shape`` cells per axis."""
     tables = {
-        "grid": {"shape": list(shape_of(gpus, weak))},
+        "grid": {"shape": list(shape)},
         "equation": {"name": case.equation},
-        "numerics": {"integrator": case.integrator, "kernel": kernel.name},
+        "numerics": {"integrator": case.integrator, "kernel": "pallas"},
         "time": {"end": 1.0, "dt": 0.1},
     }
-    problem = build(from_mapping(tables, Path()))
-    prepared = prepared_with(Decomposed.of(problem, gpus, 1), Choice(kernel.name), OneProcess())
-    return prepared.plan, len(problem.fields)
+    return build(from_mapping(tables, Path()))
 
 
-def link_of(gpus: int, staged: bool) -> Link:
-    """Return the slowest link that a GPU's halos use: within a node of eight GPUs, or between nodes."""
-    return STAGED if staged else WITHIN_NODE if gpus <= 8 else DIRECT
-
-
-def parts_of(case: Case, kernel: Kernel, chosen: Plan, fields: int, link: Link) -> dict[str, float]:
-    """Return the seconds per step of the busiest GPU, by activity."""
-    cells = chosen.topology.capacity()
-    several = chosen.rounds > 1
-    own, surrounded = math.prod(cells), math.prod(n + 2 * h * several for n, h in zip(cells, chosen.halo, strict=True))
-    arrays, kernels = case.arrays, chosen.stages
-    if kernel.sweeps is not None:
-        arrays, kernels = 2 * kernel.sweeps * chosen.stages, kernel.sweeps * chosen.stages
-    computing, twice = (moving(arrays * n, fields) for n in (own, surrounded - own))
-    exchange, exchanges = exchange_of(chosen, fields, ITEMSIZE), chosen.exchanges_per_step
-    # An array with halos is put together, and after several steps the block is cut out of it; XLA's sweeps include that.
-    around = bool(exchange.messages and kernel.sweeps is None) * (1 + (chosen.every > 1)) * exchanges
-    return {
-        "own cells": computing,
-        "cells computed twice": twice,
-        "padding with halos": around * max(KERNEL, moving(2 * surrounded, fields)),
-        "starting kernels": max(0.0, kernels * KERNEL - computing - twice) + SYNCHRONIZE / kernel.together,
-        "latency": exchanges * exchange.messages * link.message,
-        "bandwidth": exchanges * exchange.bytes / link.bandwidth,
-    }
-
-
-def moving(cells: float, fields: int) -> float:
-    """Return the seconds to read, or to write, all fields of ``cells`` cells."""
-    return fields * ITEMSIZE * cells / MEMORY
-
-
-def plans(chosen: Plan, kernel: Kernel) -> Iterator[Plan]:
-    """Return the plan with every possible number of steps per exchange. Only XLA's kernels can exchange at each stage."""
-    for every in (*range(1, MOST_STEPS + 1), *([0] if kernel == XLA else [])):
-        other = replace(chosen, every=every)
-        if all(h <= n for h, n in zip(other.halo, chosen.topology.narrowest(), strict=True)):
-            yield other
-
-
-def cuts(chosen: Plan) -> Iterator[Plan]:
-    """Return the plan with every other decomposition of the grid into the same number of blocks."""
-    for parts in factorizations(chosen.topology.size, chosen.topology.ndim):
-        other = replace(chosen, topology=replace(chosen.topology, processes=parts))
-        if min(other.topology.narrowest()) >= max(chosen.radius):
-            yield other
+def shape_of(gpus: int, cells: int) -> tuple[int, ...]:
+    """Return the shape of the grid on ``gpus`` GPUs, each with ``cells`` cells per axis."""
+    processes = best_parts(gpus, (gpus,) * 3, (False,) * 3, (1,) * 3)
+    assert processes is not None
+    return tuple(cells * p for p in processes)
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """The predicted steps on a number of GPUs: as planned by `auto`, and with the best number of steps per exchange.
+    """The predicted step with the best number of steps per exchange: its ``plan``, and its ``seconds`` by activity."""
 
-    ``alone`` is the time, in seconds, of a single GPU for the number of cells that each GPU has.
-    """
-
-    alone: float
-    auto: Plan
-    best: Plan
-    auto_parts: dict[str, float]
-    best_parts: dict[str, float]
+    plan: Plan
+    seconds: dict[str, float]
 
     @property
-    def auto_efficiency(self) -> float:
-        return self.alone / sum(self.auto_parts.values())
+    def step(self) -> float:
+        """The seconds of a step."""
+        return sum(self.seconds.values())
 
     @property
-    def best_efficiency(self) -> float:
-        return self.alone / sum(self.best_parts.values())
+    def k(self) -> str:
+        """The number of steps per exchange, as text."""
+        return "–" if self.plan.topology.size == 1 else str(self.plan.every) if self.plan.every else "a stage"
 
 
-def predict(case: Case, gpus: int, weak: bool, staged: bool = False, kernel: Kernel = FUSED) -> Prediction:
-    auto, fields = planned(case, gpus, weak, kernel)
-
-    def parts(chosen: Plan) -> dict[str, float]:
-        return parts_of(case, kernel, chosen, fields, link_of(gpus, staged))
-
-    best = min(plans(auto, kernel), key=lambda chosen: sum(parts(chosen).values()))
-    one = parts(planned(case, 1, weak, kernel)[0])
-    return Prediction(sum(one.values()) / (1 if weak else gpus), auto, best, parts(auto), parts(best))
+@cache
+def predict(case: Case, gpus: int, shape: tuple[int, ...], way: Way = COLLECTIVES) -> Prediction:
+    """Return the prediction for a grid of ``shape`` cells on ``gpus`` GPUs."""
+    problem = problem_of(case, shape)
+    return best(Plan.of(problem, decompose(problem, gpus, 1), 1), Work.of(problem, None), way.links(gpus))
 
 
-def gain_of_cuts(case: Case, gpus: int, weak: bool) -> float:
+def best(first: Plan, work: Work, links: Links) -> Prediction:
+    """Return the prediction for a decomposition with its best number of steps per exchange."""
+    return min((Prediction(plan, parts(plan, work, links)) for plan in plans(first)), key=lambda found: found.step)
+
+
+def plans(first: Plan) -> Iterator[Plan]:
+    """Return the plan with every possible number of steps per exchange."""
+    for every in range(MOST_STEPS + 1):
+        other = replace(first, every=every)
+        if all(h <= n for h, n in zip(other.halo, first.topology.narrowest(), strict=True)):
+            yield other
+
+
+def gain_of_cuts(case: Case, gpus: int, shape: tuple[int, ...]) -> float:
     """Return the fraction of time that the best other decomposition saves relative to that of `auto`.
 
     Both have their best number of steps per exchange.
     """
-    (auto, fields), link = planned(case, gpus, weak, FUSED), link_of(gpus, staged=False)
-    others = (parts_of(case, FUSED, other, fields, link) for cut in cuts(auto) for other in plans(cut, FUSED))
-    return 1 - min(sum(parts.values()) for parts in others) / sum(predict(case, gpus, weak).best_parts.values())
-
-
-def k_of(chosen: Plan) -> str:
-    """Format the number of steps per exchange."""
-    if chosen.topology.size == 1:
-        return "–"
-    return str(chosen.every) if chosen.every else "a stage"
+    problem, chosen = problem_of(case, shape), predict(case, gpus, shape)
+    work, found = Work.of(problem, None), [chosen.step]
+    for processes in factorizations(gpus, 3):
+        other = replace(chosen.plan, topology=replace(chosen.plan.topology, processes=processes))
+        if min(other.topology.narrowest()) >= max(other.radius):
+            found.append(best(other, work, COLLECTIVES.links(gpus)).step)
+    return 1 - min(found) / chosen.step
 
 
 def table(case: Case, weak: bool) -> list[str]:
@@ -203,21 +154,22 @@ def table(case: Case, weak: bool) -> list[str]:
     lines = [
         f"{case.name}, {title(weak)}:",
         "",
-        "| GPUs | blocks | largest block | `auto`: k | ms per step | efficiency | best k | efficiency | largest loss, "
-        "and its share of the step | through the host: `auto` | best |",
+        "| GPUs | blocks | largest block | collectives: k | ms per step | efficiency | largest loss, and its share of the step "
+        "| mpi4jax: k | efficiency | through the host: k | efficiency |",
         "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for gpus in GPUS:
-        direct, staged = (predict(case, gpus, weak, staged) for staged in (False, True))
-        lost = {what: seconds for what, seconds in direct.best_parts.items() if what != "own cells"}
+        shape = shape_of(gpus, WEAK) if weak else (STRONG,) * 3
+        found = [predict(case, gpus, shape, way) for way in WAYS]
+        alone = predict(case, 1, (WEAK if weak else STRONG,) * 3).step / (1 if weak else gpus)
+        first, topology = found[0], found[0].plan.topology
+        lost = {what: seconds for what, seconds in first.seconds.items() if what != "own cells"}
         largest = max(lost, key=lost.__getitem__)
-        topology = direct.auto.topology
         lines.append(
             f"| {gpus:,} | {' x '.join(map(str, topology.processes))} | {' x '.join(map(str, topology.capacity()))} | "
-            f"{k_of(direct.auto)} | {sum(direct.auto_parts.values()) * 1e3:.3f} | {direct.auto_efficiency:.2f} | "
-            f"{k_of(direct.best)} | {direct.best_efficiency:.2f} | "
-            f"{largest}, {lost[largest] / sum(direct.best_parts.values()):.0%} | "
-            f"{staged.auto_efficiency:.2f} | {staged.best_efficiency:.2f}, k = {k_of(staged.best)} |"
+            f"{first.k} | {first.step * 1e3:.3f} | {alone / first.step:.2f} | {largest}, {lost[largest] / first.step:.0%} | "
+            + " | ".join(f"{other.k} | {alone / other.step:.2f}" for other in found[1:])
+            + " |"
         )
     return [*lines, ""]
 
@@ -226,13 +178,33 @@ def title(weak: bool) -> str:
     return f"{WEAK}³ cells per GPU (weak scaling)" if weak else f"{STRONG}³ cells in all (strong scaling)"
 
 
+def used(case: Case, cells: int, way: Way) -> tuple[Prediction, float]:
+    """Return the prediction for blocks of ``cells``³ on all GPUs, and their speed relative to a large block alone."""
+    found = predict(case, GPUS[-1], shape_of(GPUS[-1], cells), way)
+    return found, found.seconds["own cells"] / found.step
+
+
+def sizes() -> list[str]:
+    """Format the table of predictions against the size of the blocks, on all GPUs."""
+    columns = [(case, way) for case in CASES for way in WAYS[:2]]
+    heads = " | ".join(f"{case.name}, {way.name}: k | ms per step | efficiency" for case, way in columns)
+    lines = [f"| block | {heads} |", "|---|" + "---|---|---|" * len(columns)]
+    for cells in SIZES:
+        row = []
+        for case, way in columns:
+            found, efficiency = used(case, cells, way)
+            row.append(f"{found.k} | {found.step * 1e3:.3f} | {efficiency:.2f}")
+        lines.append(f"| {cells}³ | {' | '.join(row)} |")
+    return lines
+
+
 def beside_steps(case: Case) -> str:
     """Format the cost of diagnostics and output on the largest number of GPUs, in weak scaling."""
     gpus = GPUS[-1]
-    step = sum(predict(case, gpus, weak=True).best_parts.values())
-    fields, cells = planned(case, gpus, True, FUSED)[1], WEAK**3
+    step = predict(case, gpus, shape_of(gpus, WEAK)).step
+    fields, cells = len(problem_of(case, shape_of(gpus, WEAK)).fields), WEAK**3
     reduction = math.ceil(math.log2(gpus)) * MPI
-    diagnostic = 2 * (CALL + moving(2 * XLA_SWEEPS * cells, fields)) + 3 * reduction
+    diagnostic = 2 * (CALL + fields * ITEMSIZE * 2 * XLA_SWEEPS * cells / MEMORY) + 3 * reduction
     snapshot = gpus * cells * fields * ITEMSIZE / FILES
     return (
         f"| {case.name} | {step * 1e3:.2f} | {diagnostic * 1e3:.2f} | {3 * reduction * 1e6:.0f} | "
@@ -240,13 +212,37 @@ def beside_steps(case: Case) -> str:
     )
 
 
+def by_xla(case: Case, gpus: int, weak: bool) -> tuple[str, float]:
+    """Return (best number of steps per exchange, seconds per step) of XLA's kernels, which pad and do not overlap."""
+    shape = shape_of(gpus, WEAK) if weak else (STRONG,) * 3
+    problem = problem_of(case, shape)
+    fields, links = len(problem.fields), DIRECT.links(gpus)
+
+    def seconds(plan: Plan) -> float:
+        cells, again = plan.topology.capacity(), plan.rounds > 1
+        padded = math.prod(n + 2 * h * again for n, h in zip(cells, plan.halo, strict=True))
+        sweep = max(KERNEL, 2 * fields * ITEMSIZE * padded / MEMORY)
+        exchange = exchange_of(plan, fields, ITEMSIZE)
+        sending = exchange.messages * (KERNEL + links.latency) + exchange.bytes / links.bytes_per_second
+        return XLA_SWEEPS * plan.stages * sweep + plan.exchanges_per_step * sending + SYNCHRONIZE / XLA_TOGETHER
+
+    every = plans(Plan.of(problem, decompose(problem, gpus, 1), 1))
+    fastest = min(every, key=seconds)
+    return Prediction(fastest, {}).k, seconds(fastest)
+
+
 def paper() -> str:
     """Return all predictions in Markdown."""
     lines = [line for weak in (True, False) for case in CASES for line in table(case, weak)]
-    gain = max(gain_of_cuts(case, gpus, weak) for case in CASES for gpus in GPUS for weak in (True, False))
+    grids = [shape for gpus in GPUS[1:] for shape in ((gpus, shape_of(gpus, WEAK)), (gpus, (STRONG,) * 3))]
+    gain = max(gain_of_cuts(case, *grid) for case in CASES for grid in grids)
     lines += [
-        f"No other cut of the grid than that of `auto`, each with its own best k, is more than {gain:.1%} faster in any of "
-        "these rows.",
+        f"No other cut of the grid than that of `auto` is more than {gain:.0%} faster in any of these rows, with collectives "
+        "and the best k of each.",
+        "",
+        f"Blocks of several sizes on {GPUS[-1]:,} GPUs; the efficiency is relative to the speed of a large block alone:",
+        "",
+        *sizes(),
         "",
         f"Besides the steps, {GPUS[-1]:,} GPUs of {WEAK}³ cells:",
         "",
@@ -255,43 +251,50 @@ def paper() -> str:
         "|---|---|---|---|---|---|---|",
         *(beside_steps(case) for case in CASES),
         "",
-        f"With XLA's own kernels (`{XLA.name}`), the same GPUs:",
+        "With XLA's own kernels (`shift`) and mpi4jax, the same GPUs:",
         "",
-        "| equation | scaling | `auto`: k | ms per step | efficiency | best k | ms per step | efficiency |",
-        "|---|---|---|---|---|---|---|---|",
+        "| equation | scaling | best k | ms per step | efficiency |",
+        "|---|---|---|---|---|",
     ]
     for case in CASES:
         for weak in (True, False):
-            slow = predict(case, GPUS[-1], weak, kernel=XLA)
+            k, step = by_xla(case, GPUS[-1], weak)
+            alone = by_xla(case, 1, weak)[1] / (1 if weak else GPUS[-1])
             lines.append(
-                f"| {case.name} | {'weak' if weak else 'strong'} | {k_of(slow.auto)} | "
-                f"{sum(slow.auto_parts.values()) * 1e3:.3f} | {slow.auto_efficiency:.2f} | {k_of(slow.best)} | "
-                f"{sum(slow.best_parts.values()) * 1e3:.3f} | {slow.best_efficiency:.2f} |"
+                f"| {case.name} | {'weak' if weak else 'strong'} | {k} | {step * 1e3:.3f} | {alone / step:.2f} |"
             )
     return "\n".join(lines)
 
 
 def draw() -> None:
-    """Draw the efficiency against the number of GPUs."""
+    """Draw the efficiency against the number of GPUs, and against the size of their blocks."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
     counts = [*(2**n for n in range(14)), GPUS[-1]]
-    figure, both = pyplot.subplots(1, 2, figsize=(9, 3.6), sharey=True, layout="constrained")
-    for axes, weak in zip(both, (True, False), strict=True):
-        for case, colour in zip(CASES, ("tab:blue", "tab:red"), strict=True):
-            direct, staged = ([predict(case, gpus, weak, s) for gpus in counts] for s in (False, True))
-            axes.plot(counts, [p.best_efficiency for p in direct], color=colour, label=f"{case.name}: best k")
-            axes.plot(counts, [p.auto_efficiency for p in direct], "--", color=colour, label="k of auto")
-            axes.plot(counts, [p.best_efficiency for p in staged], ":", color=colour, label="best k, through the host")
-        axes.set_xscale("log")
-        axes.set_xlabel("GPUs")
-        axes.set_title(title(weak), fontsize="medium")
+    figure, (by_count, by_size) = pyplot.subplots(1, 2, figsize=(9, 3.6), sharey=True, layout="constrained")
+    for case, colour in zip(CASES, ("tab:blue", "tab:red"), strict=True):
+        alone = predict(case, 1, (WEAK,) * 3).step
+        for way, line in zip(WAYS, ("-", "--", ":"), strict=True):
+            steps = [predict(case, gpus, shape_of(gpus, WEAK), way).step for gpus in counts]
+            by_count.plot(
+                counts, [alone / step for step in steps], line, color=colour, label=f"{case.name}: {way.name}"
+            )
+            by_size.plot(SIZES, [used(case, cells, way)[1] for cells in SIZES], line, color=colour)
+    by_count.set_xscale("log")
+    by_count.set_xlabel("GPUs")
+    by_count.set_title(title(weak=True), fontsize="medium")
+    by_size.set_xscale("log", base=2)
+    by_size.set_xticks(SIZES, [f"{n}³" for n in SIZES], fontsize="small")
+    by_size.minorticks_off()
+    by_size.set_xlabel("cells per GPU")
+    by_size.set_title(f"{GPUS[-1]:,} GPUs".replace(",", " "), fontsize="medium")
+    for axes in (by_count, by_size):
         axes.grid(alpha=0.3)
-    both[0].set_ylabel("predicted efficiency")
-    both[0].set_ylim(0, 1.05)
-    both[0].legend(fontsize="x-small", loc="lower left")
+    by_count.set_ylabel("predicted efficiency")
+    by_count.set_ylim(0, 1.05)
+    by_count.legend(fontsize="x-small", loc="lower left")
     figure.savefig(PICTURE, dpi=110)
     pyplot.close(figure)

@@ -11,8 +11,9 @@ from hpcstencil.numerics.topology import Topology, best_parts, counts_that_work
 from hpcstencil.problem.problem import Problem
 from hpcstencil.validation.errors import InputError
 
-# The cost model of steps_per_exchange = "auto": seconds per exchange, and per cell and stage. They balance the cost of
-# messages against redundant work in halo cells, so only their order of magnitude matters.
+# The cost model of steps_per_exchange = "auto" for array code: seconds per exchange, and per cell and stage of a CPU; on GPUs
+# the latter is measured. They balance the cost of messages against redundant work in halo cells, so only their order of
+# magnitude matters.
 EXCHANGE_IN_LOOP = 5e-5
 EXCHANGE_BETWEEN_CALLS = 1e-3
 SECONDS_PER_CELL = 1e-9
@@ -241,4 +242,4 @@ def _cost(plan: Plan, costs: Costs) -> float:
     cells = math.prod(n + 2 * h * again for n, h in zip(plan.topology.narrowest(), plan.halo, strict=True))
     messages = 2 * sum(p > 1 for p in plan.topology.processes)  # one after the other
     exchange = latency(plan.topology) + messages * costs.latency
-    return plan.exchanges_per_step * exchange + plan.stages * cells * SECONDS_PER_CELL
+    return plan.exchanges_per_step * exchange + plan.stages * cells * (costs.seconds_per_work or SECONDS_PER_CELL)

@@ -6,6 +6,7 @@ are stored in the user's cache folder, so that a machine measures only once.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +20,7 @@ from hpcstencil.numerics.schedule import StepRange
 from hpcstencil.problem.decomposition import UNMEASURED
 from hpcstencil.problem.problem import Problem
 from hpcstencil.runtime.communicator import Communicator, OneProcess, from_rank_0
-from hpcstencil.simulation.cost_measurement import measured_costs
+from hpcstencil.simulation.cost_measurement import ByStepping, measured_costs
 from hpcstencil.simulation.measurement_cache import key, recall, remember
 from hpcstencil.simulation.prepared import Choice, Decomposed, Prepared, prepared_with
 from hpcstencil.validation.errors import EnvironmentProblem, InputError
@@ -38,7 +39,11 @@ def prepare(decomposed: Decomposed, devices: Sequence[Any], communicator: Commun
     choice = chosen(decomposed, devices, communicator, before)
     costs = UNMEASURED
     if decomposed.interval is None:
-        costs = measured_costs(decomposed.lowered(choice.kernel), decomposed.problem, decomposed.topology, communicator)
+        lowered, by_stepping = decomposed.lowered(choice.kernel), None
+        if devices[0].platform == "gpu":
+            measure = partial(seconds_per_cell, decomposed.problem, devices[0], choice.kernel)
+            by_stepping = ByStepping(f"{choice.kernel}:{devices[0].device_kind}", measure)
+        costs = measured_costs(lowered, decomposed.problem, decomposed.topology, communicator, by_stepping)
     return prepared_with(decomposed, choice, communicator, costs=costs)
 
 
@@ -179,6 +184,19 @@ def fastest_kernel(decomposed: Decomposed, device: Any) -> str:
     return str(known)
 
 
+def seconds_per_cell(problem: Problem, device: Any, kernel: str) -> float:
+    """Measure the seconds that one evaluation of the right-hand side takes per cell on a GPU, by stepping a block."""
+    cells = math.prod(probe_shape(problem, device))
+    return probe(problem, device, kernel)() / (cells * problem.method.evaluations)
+
+
+def probe_shape(problem: Problem, device: Any) -> tuple[int, ...]:
+    """Return the shape of the block with which kernels are measured on ``device``."""
+    grid = problem.config.grid
+    cells = PROBE_CELLS_ON_GPU if device.platform == "gpu" else PROBE_CELLS
+    return tuple(min(n, round(cells ** (1 / grid.ndim))) for n in grid.shape)
+
+
 def probe(problem: Problem, device: Any, kernel: str) -> Callable[[], float]:
     """Compile the steps of a small block with a kernel, and return a function that measures the seconds per step.
 
@@ -191,12 +209,9 @@ def probe(problem: Problem, device: Any, kernel: str) -> Callable[[], float]:
     from hpcstencil.simulation.compose import compose
 
     problem = replace(problem.members[0] if problem.members else problem, diagnostics={}, derived={})
-    grid = problem.config.grid
-    cells = PROBE_CELLS_ON_GPU if device.platform == "gpu" else PROBE_CELLS
-    side = round(cells ** (1 / grid.ndim))
-    shape = tuple(min(n, side) for n in grid.shape)
-    ones = (1,) * grid.ndim
-    block = Decomposed(problem, Topology(shape, (True,) * grid.ndim, ones, ones, ones))
+    shape = probe_shape(problem, device)
+    ones = (1,) * len(shape)
+    block = Decomposed(problem, Topology(shape, (True,) * len(shape), ones, ones, ones))
     alone = OneProcess()
     prepared = prepared_with(block, Choice(kernel, "measured"), alone, every=1)
     simulation = replace(compose(prepared, alone, [device]), control=None)  # measures the loop without adaptive steps

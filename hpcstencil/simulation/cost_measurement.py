@@ -7,7 +7,9 @@ run, never its results.
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,16 +27,34 @@ SHORT, LONG = 8, 2**18  # bytes of a message
 ROUNDS = 4  # exchanges of each size; the first one is not timed, because it also connects the processes
 
 
-def measured_costs(lowered: Lowered, problem: Problem, topology: Topology, communicator: Communicator) -> Costs:
+@dataclass(frozen=True)
+class ByStepping:
+    """A measurement of the work of a backend that takes whole steps: what is measured, and a function that does it.
+
+    ``what`` names the kernel and the kind of device, ``seconds_per_work`` is the function.
+    """
+
+    what: str
+    seconds_per_work: Callable[[], float]
+
+
+def measured_costs(
+    lowered: Lowered,
+    problem: Problem,
+    topology: Topology,
+    communicator: Communicator,
+    by_stepping: ByStepping | None = None,
+) -> Costs:
     """Measure the costs of exchange and computing for the blocks of ``topology``. Collective.
 
-    The result is equal on all processes.
+    The work is measured ``by_stepping`` if that is given, otherwise by the backend itself. The result is equal on all
+    processes.
     """
     topology = replace(topology, rank=communicator.rank)
     latency, bytes_per_second = 0.0, float("inf")
     if communicator.size > 1 and sends_messages(problem, communicator):
         latency, bytes_per_second = message_costs(topology, communicator)
-    return Costs(latency, bytes_per_second, work_cost(lowered, problem, topology, communicator))
+    return Costs(latency, bytes_per_second, work_cost(lowered, problem, topology, communicator, by_stepping))
 
 
 def sends_messages(problem: Problem, communicator: Communicator) -> bool:
@@ -43,7 +63,13 @@ def sends_messages(problem: Problem, communicator: Communicator) -> bool:
     return several_hosts or problem.config.decomposition.exchange != "auto"
 
 
-def work_cost(lowered: Lowered, problem: Problem, topology: Topology, communicator: Communicator) -> float | None:
+def work_cost(
+    lowered: Lowered,
+    problem: Problem,
+    topology: Topology,
+    communicator: Communicator,
+    by_stepping: ByStepping | None = None,
+) -> float | None:
     """Return the seconds per unit of work on the slowest process. Collective.
 
     The value is recalled from rank 0's cache, or measured on all processes at once, as in a run. It is None if the backend
@@ -51,12 +77,13 @@ def work_cost(lowered: Lowered, problem: Problem, topology: Topology, communicat
     """
     devices = topology.device_count
     what = f"work:{threads_for(devices)}:{devices * communicator.size}:{'x'.join(map(str, topology.capacity()))}"
-    name = key(problem, what)
+    name = key(problem, what if by_stepping is None else f"{what}:{by_stepping.what}")
     known = from_rank_0(communicator, lambda: recall(name))
     if isinstance(known, float) and known > 0.0:
         return known
     communicator.barrier()
-    own = lowered.seconds_per_work(topology)
+    measure = partial(lowered.seconds_per_work, topology) if by_stepping is None else by_stepping.seconds_per_work
+    own = measure()
     slowest = float(communicator.maximum(np.array([np.inf if own is None else own]))[0])
     if slowest == np.inf:  # some process has none
         return None

@@ -1,6 +1,7 @@
 """Kernels for GPUs: the numbers of `shift`, interpreted on processors; that they lower for CUDA; and who gets them."""
 
 import math
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -332,6 +333,49 @@ def test_the_benchmark_is_ready(monkeypatch, tmp_path):
 
     by_shift, by_pallas, by_conv = gpu.rows(gpu.GRAY_SCOTT, (6, 5), "float64", CPU)
     assert "of copy       0.0 roundings" in by_shift and "of copy" in by_pallas and "of copy" in by_conv
+
+
+@pytest.fixture
+def gpu_code(monkeypatch):
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
+    import gpu_code
+
+    return gpu_code
+
+
+@pytest.mark.parametrize("cut, most", [((), 1.0), ((0,), 1.02), ((1,), 1.02), ((2,), 1.06), ((0, 1, 2), 1.08)])
+def test_a_step_moves_little_more_than_its_fields(cut, most, gpu_code):
+    moved, ideal = gpu_code.bytes_of_step((512,) * 3, cut)
+    assert 1.0 <= moved / ideal <= most and (moved > ideal) == bool(cut)
+
+
+def test_the_loop_of_two_gpus_lowers_for_cuda(gpu_code):
+    """What `benchmarks/gpu_code.py` compiles where the CUDA plugin is installed: kernels and messages, and no array but the
+    fields and their strips."""
+    problem = gpu_code.problem_of("heat", (64, 32, 32), "euler", "float32", (2, 1, 1))
+    text = gpu_code.traced(problem, jax.local_devices()[:2]).lower(lowering_platforms=("cuda",)).as_text()
+    messages = text.count('"stablehlo.collective_permute"')
+    assert messages and 2 * calls(text) == 3 * messages
+    assert not re.search(
+        r"stablehlo\.(pad|concatenate|slice|dynamic_update_slice) .*-> tensor<6[456]x3[234]x3[234]xf32>", text
+    )
+
+
+def test_the_order_of_a_schedule_is_read(gpu_code):
+    text = """
+%body (p: (s32[])) -> (s32[]) {
+  %a = f32[8]{0} custom-call(%p), custom_call_target="x"
+  %s = (f32[8]{0}, f32[8]{0}) collective-permute-start(%a)
+  %t = s32[] add(%p, %p)
+  %b = f32[8]{0} custom-call(%a)
+  %d = f32[8]{0} collective-permute-done(%s)
+  ROOT %c = (f32[8]{0}) custom-call(%b, %d)
+}
+ENTRY %main () -> s32[] {
+  %w = (s32[]) while(%x), condition=%condition, body=%body
+}"""
+    kernel, start, done = "custom-call", "collective-permute-start", "collective-permute-done"
+    assert gpu_code.schedule_of(text) == [kernel, start, kernel, done, kernel]
 
 
 # ---- who gets them ----

@@ -2,6 +2,7 @@
 
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -85,23 +86,23 @@ def test_measurements_that_follow_the_model_show_no_error(monkeypatch):
     assert all(f"| {told} " in text for told in ("0.300 ns", "20 µs", "5.0 GB/s"))
 
 
-def test_the_seconds_on_paper_are_of_the_parts():
+def test_the_step_on_paper_is_the_sum_of_its_parts():
     case, field = on_paper.CASES[0], 4 * 512**3 / on_paper.MEMORY
-    one, many = (on_paper.predict(case, gpus, weak=True) for gpus in (1, 64))
-    assert one.auto_efficiency == one.best_efficiency == 1
-    assert one.auto_parts["own cells"] == pytest.approx(2 * field)
-    assert many.auto.every == 1 and many.auto_parts["padding with halos"] == pytest.approx(2 * field)
-    assert many.auto_parts["latency"] == pytest.approx(6 * on_paper.DIRECT.message)
-    around = 2 * (512**2 + 512 * 514 + 514**2)
-    assert many.auto_parts["bandwidth"] == pytest.approx(2 * 4 * around / on_paper.NETWORK)
-    assert many.best_efficiency == pytest.approx(2 * field / sum(many.best_parts.values()), rel=0.01)
-    assert sum(many.best_parts.values()) <= sum(many.auto_parts.values())
+    one, many = (on_paper.predict(case, gpus, on_paper.shape_of(gpus, 512)) for gpus in (1, 64))
+    assert [each.seconds["own cells"] for each in (one, many)] == pytest.approx([2 * field, 2 * field])
+    assert many.seconds["waiting for messages"] == 0  # hidden behind the interior
+    work = on_paper.Work.of(on_paper.problem_of(case, (2048,) * 3), None)
+    by_mpi = on_paper.parts(replace(many.plan, every=0), work, on_paper.DIRECT.between)
+    messages = 6 * on_paper.DIRECT.between.latency + 2 * 6 * 4 * 512**2 / on_paper.NETWORK
+    assert by_mpi["waiting for messages"] == pytest.approx(messages)
+    ways = [on_paper.predict(case, 64, on_paper.shape_of(64, 512), way).step for way in on_paper.WAYS]
+    assert one.step < ways[0] < ways[1] < ways[2]
 
 
-def test_a_stage_takes_a_kernels_least_time():
-    parts = on_paper.predict(on_paper.CASES[1], 10_000, weak=False).auto_parts
-    stages = parts["own cells"] + parts["cells computed twice"] + parts["starting kernels"]
-    assert stages >= 4 * on_paper.KERNEL
+def test_a_kernel_takes_its_least_time():
+    found = on_paper.predict(on_paper.CASES[1], 10_000, (1024,) * 3)
+    computing = ("own cells", "cells computed twice", "edges in rows", "starting kernels")
+    assert sum(found.seconds[what] for what in computing) >= 4 * on_paper.KERNEL
 
 
 def test_the_page_holds_what_is_predicted_today():

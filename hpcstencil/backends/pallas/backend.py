@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hpcstencil.backends.backend import BY_FFT, Steps, Unsupported
+from hpcstencil.backends.pallas.cost_model import STEPS_PER_ROUND, steps_between_exchanges
 from hpcstencil.backends.xla.backend import cells_held
 from hpcstencil.numerics.finite_differences import UNROLLED, is_large
 from hpcstencil.numerics.topology import Topology
-from hpcstencil.problem.decomposition import Costs, Plan, most_steps, steps_between_exchanges
+from hpcstencil.problem.decomposition import Costs, Plan, most_steps
 from hpcstencil.problem.problem import Problem
 from hpcstencil.runtime.communicator import Communicator
 from hpcstencil.symbolic.expressions import Convolution, Series, walk
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
 
     from hpcstencil.distributed.device_grid import DeviceGrid
     from hpcstencil.distributed.exchange import Exchange
-
-STEPS_PER_ROUND = 8  # steps in each round of the loop on a GPU, see `time_loop.repeated`
 
 
 @dataclass(frozen=True)
@@ -79,7 +78,7 @@ class LoweredToPallas:
 
     def steps_per_exchange(self, topology: Topology, costs: Costs) -> tuple[int, float | None]:
         least = int(leaves_compiled_code(topology))
-        return steps_between_exchanges(self.problem, topology, least=least, costs=costs), None
+        return steps_between_exchanges(self.problem, topology, least, costs)
 
     def cells_held(self, plan: Plan) -> tuple[int, int]:
         return cells_held(self.problem, plan)
