@@ -119,6 +119,9 @@ class Steps:
         Takes steps of a given size.
     attempt
         Returns the function that takes one step and estimates its error, for adaptive step sizes.
+    attempt_of_member
+        Returns the function that does the same for one member of an ensemble, whose fields have no member axis. None if all
+        members are attempted together, because they share the exchanges.
     slopes
         Returns the function (fields, parameters, t) -> time derivatives of the fields by name. A multistep method needs
         them at its start.
@@ -150,6 +153,7 @@ class Steps:
     stayed_finite: Callable[[], bool] = never_known
     first_cells: int = 1
     inside: Callable[[], Advance] | None = None
+    attempt_of_member: Callable[[], Attempt] | None = None
 
 
 class Lowered(Protocol):

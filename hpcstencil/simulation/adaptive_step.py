@@ -53,6 +53,8 @@ class Control:
     ----------
     attempt
         Takes one step and estimates its error.
+    attempt_of_member
+        The same for one member of an ensemble; None if all members are attempted together (`Steps.attempt_of_member`).
     changes
         Reduces the time derivatives and the fields, to estimate the size of the first step.
     schedule
@@ -65,6 +67,7 @@ class Control:
     attempt: Attempt
     changes: Reductions
     schedule: Schedule
+    attempt_of_member: Attempt | None = None
     room: Fields = field(default_factory=dict, compare=False)
 
     @staticmethod
@@ -76,7 +79,16 @@ class Control:
             attempt=steps.attempt(),
             changes=steps.reductions(problem.needs(problem.rates()), (*problem.trees.values(), *fields)),
             schedule=problem.schedule(),
+            attempt_of_member=steps.attempt_of_member() if problem.members and steps.attempt_of_member else None,
         )
+
+    def of_members(self) -> list[Control]:
+        """Return a controller for each member of an ensemble, which steps it as if it ran alone.
+
+        Each member must have a step size (`begun`). All controllers share one room.
+        """
+        assert self.attempt_of_member is not None
+        return [replace(self, problem=member, attempt=self.attempt_of_member) for member in self.problem.members]
 
     def step(self, fields: Fields, clock: Clock) -> tuple[Fields, Clock]:
         """Take the next step that meets the tolerance, and return the fields and the clock after it. Collective.

@@ -142,8 +142,11 @@ class Simulation:
         """
         one = self.per_member
         if self.control is not None:
-            nothing = StepRange(one(0.0), one(0), one(0.0), one(1))
-            self.control.room.update(self.control.attempt(fields, self.problem.parameters, nothing, {})[0])
+            control, these, tried = self.control, StepRange(one(0.0), one(0), one(0.0), one(1)), fields
+            if control.attempt_of_member is not None:
+                control, these = control.of_members()[0], StepRange(0.0, 0, 0.0, 1)
+                tried = self.put({name: np.ascontiguousarray(self.block(u)[..., 0]) for name, u in fields.items()})
+            control.room.update(control.attempt(tried, control.problem.parameters, these, {})[0])
             return fields
         for _ in range(2):  # pmap compiles again for its own results
             fields = self.advance(fields, StepRange(one(0.0), one(0), one(0.0), one(0)))

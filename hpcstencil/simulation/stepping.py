@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import jax
@@ -200,19 +200,40 @@ class Stepping:
         """
         due = self.schedule.next_output_time(self.clock.time)
         due = due if until is None else min(due, until)
-        fields, clocks, most = (
-            dict(self.state.fields),
+        most = min(self.pace.steps, limit or self.pace.steps)
+        before, take = (
             self.state.members,
-            min(self.pace.steps, limit or self.pace.steps),
+            self._members_in_turn if control.attempt_of_member else self._members_together,
         )
-        first, rejected = [clock.step for clock in clocks], [False] * len(clocks)
+        take(control, due, [clock.step + most for clock in before])
+        return max(1, *(after.step - clock.step for after, clock in zip(self.state.members, before, strict=True)))
+
+    def _members_together(self, control: Control, due: float, last: Sequence[int]) -> None:
+        """Take steps up to the time ``due``, of each member at most to its step ``last``.
+
+        Each attempt is made for all members that have steps left to take.
+        """
+        rejected = [False] * len(last)
         while True:
             active = [
-                no or (clock.time < due and clock.step < begun + most)
-                for clock, begun, no in zip(clocks, first, rejected, strict=True)
+                again or (clock.time < due and clock.step < end)
+                for clock, end, again in zip(self.state.members, last, rejected, strict=True)
             ]
             if not any(active):
-                break
-            fields, clocks, rejected = control.attempted(fields, clocks, rejected, active)
-        self.state = replace(self.state, clock=together(clocks), fields=fields, members=clocks)
-        return max(1, *(clock.step - begun for clock, begun in zip(clocks, first, strict=True)))
+                return
+            fields, clocks, rejected = control.attempted(dict(self.state.fields), self.state.members, rejected, active)
+            self.state = replace(self.state, clock=together(clocks), fields=fields, members=clocks)
+
+    def _members_in_turn(self, control: Control, due: float, last: Sequence[int]) -> None:
+        """The same as `_members_together`, one member after the other, each in arrays of its own."""
+        simulation, clocks = self.simulation, []
+        before = simulation.get(dict(self.state.fields), list(self.state.fields))
+        after = {name: np.empty_like(block) for name, block in before.items()}
+        for n, (alone, clock, end) in enumerate(zip(control.of_members(), self.state.members, last, strict=True)):
+            fields = simulation.put({name: np.ascontiguousarray(block[..., n]) for name, block in before.items()})
+            while clock.time < due and clock.step < end:
+                fields, clock = alone.step(fields, clock)
+            for name, block in after.items():
+                block[..., n] = simulation.block(fields[name])
+            clocks.append(clock)
+        self.state = replace(self.state, clock=together(clocks), fields=simulation.put(after), members=tuple(clocks))

@@ -141,11 +141,14 @@ ADAPTIVE = {
 
 
 @pytest.mark.optimized
-@pytest.mark.parametrize("kernel, steps", (("shift", "auto"), ("native", "auto"), ("native", 7)))
-def test_each_member_follows_the_tolerance_as_if_it_ran_alone(kernel, steps):
+@pytest.mark.parametrize(
+    "kernel, devices, steps", (("shift", 2, "auto"), ("native", 2, "auto"), ("native", 1, "auto"), ("native", 1, 7))
+)
+def test_each_member_follows_the_tolerance_as_if_it_ran_alone(kernel, devices, steps):
     """Its steps, those it has tried and its bits, also where the steps of a call end before an output."""
     problem = problem_of(**ADAPTIVE, numerics={"integrator": "bs3", "precision": "float64"})
-    simulation = simulation_of(problem, devices=2, kernel=kernel)
+    simulation = simulation_of(problem, devices=devices, kernel=kernel)
+    assert (simulation.control.attempt_of_member is None) == (kernel == "shift" or devices == 2)
     stepping = at_start(simulation, Source(), None, Stopwatch())
     landed = []
     while not stepping.finished:

@@ -198,4 +198,7 @@ class LoweredToNative:
             stayed_finite=code.all_finite if measures_fields_only else never_known,
             first_cells=FIRST_CELLS,
             inside=by_messages,
+            attempt_of_member=None
+            if any(widths) or not plan.every
+            else lambda: attempt_in_a_call(code, device_grid, widths, 0, array.norm),
         )
