@@ -424,6 +424,31 @@ def test_an_ensemble_is_measured_by_one_of_its_members(empty_cache):
     assert backend_choice.fastest_kernel(Decomposed.of(members, 1, 1), jax.local_devices()[0]) in ("shift", "conv")
 
 
+@pytest.mark.parametrize("count, threads", [(3, 1), (3, 2), (4, 2), (9, 2)])
+def test_members_have_the_bits_of_single_runs_whichever_threads_step_them(count, threads, monkeypatch):
+    """With 4 or 9 members each of two threads takes whole members; 3 members are stepped one after the other."""
+    monkeypatch.setattr("hpcstencil.backends.native.backend.threads_for", lambda _: threads)
+    given = {
+        "grid": {"shape": [40, 24]},
+        "equation": {"name": "gray_scott"},
+        "initial": {"u": "0.5*sin(x*y)", "v": "0.3*sin(3*x + y)"},
+    }
+    rates = [0.03 + 0.002 * n for n in range(count)]
+    several = problem_of(**given, ensemble={"equation.F": rates})
+    sizes, counts = np.linspace(1e-3, 2e-3, count), np.arange(count) + 200  # each member takes steps of its own
+    simulation = simulation_of(several, kernel="native")
+    fields = simulation.advance(
+        simulation.initial_fields(), StepRange(np.zeros(count), np.zeros(count, int), sizes, counts)
+    )
+    together = simulation.get(fields, several.fields)
+    for n, rate in enumerate(rates):
+        alone = problem_of(**{**given, "equation": {"name": "gray_scott", "F": rate}})
+        expected = stepped(alone, simulation_of(alone, kernel="native"), int(counts[n]), float(sizes[n]))
+        for field, block in expected.items():
+            assert np.isfinite(block).all()
+            assert np.array_equal(together[field][..., n], block), (n, field)
+
+
 def test_a_compiler_that_could_not_be_started_for_a_bad_address_is_started_again(monkeypatch):
     failures, run = [OSError(errno.EFAULT, "Bad address")] * 2, subprocess.run
 

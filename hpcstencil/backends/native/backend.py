@@ -110,14 +110,17 @@ class LoweredToNative:
         """Return (values held between steps, values held while stepping) on each device; see `backend.Lowered`.
 
         Both count the state, the working arrays with ghost cells, and the arrays of functions of several coordinates. An
-        ensemble holds the state four times, because its members are transposed for native code and back.
+        ensemble holds the state four times, because its members are transposed for native code and back. Each thread may
+        step a member.
         """
         topology, fields = plan.topology, len(self.problem.fields)
         whole = math.prod(n + 2 * h for n, h in zip(topology.capacity(), plan.halo, strict=True))
-        if self.problem.members:
-            beside = 3 * fields * whole
+        members, threads = len(self.problem.members), threads_for(topology.device_count)
+        if members:
+            at_once = min(members, threads)
+            beside = 3 * fields * whole + cells_beside(self.program, topology, plan.every, 1) * at_once // members
         else:
-            beside = cells_beside(self.program, topology, plan.every, threads_for(topology.device_count))
+            beside = cells_beside(self.program, topology, plan.every, threads)
         held = fields * whole + beside + self.program.fixed * math.prod(topology.capacity())
         return held, held
 
@@ -152,13 +155,12 @@ class LoweredToNative:
         problem, members = self.problem, len(self.problem.members)
         array = array_code(problem, plan, device_grid, communicator)
         blocks = blocks_of(device_grid.exchange)
-        code = native(self.program, threads_for(device_grid.topology.device_count), plan.every, blocks)
+        code = native(self.program, threads_for(device_grid.topology.device_count), plan.every, blocks, members)
         widths, alone = array.stepper.widths, bool(blocks) or not any(array.stepper.widths)
         measures_fields_only = all(isinstance(tree, Field) for tree in problem.measured.values())
-        if plan.every:
-            advance = in_calls(code, device_grid, plan.every, widths, alone, members)
-        else:
-            advance = by_sections(code, device_grid, members)
+        advance = (
+            in_calls(code, device_grid, plan.every, widths, alone) if plan.every else by_sections(code, device_grid)
+        )
 
         one_call = (alone or problem.config.time.tolerance is not None) and not device_grid.devices.several
 
@@ -179,14 +181,14 @@ class LoweredToNative:
             grid = replace(device_grid, exchange=device_grid.exchange.messages)
             _ = grid.places  # cached from here on: not to be computed while JAX traces
             without_edges = replace(code, blocks=0, first_block=0)
-            return in_calls(without_edges, grid, plan.every, widths, False, members)
+            return in_calls(without_edges, grid, plan.every, widths, False)
 
         return Steps(
             advance=advance,
             attempt=lambda: (
-                attempt_in_a_call(code, device_grid, widths, members, array.norm)
+                attempt_in_a_call(code, device_grid, widths, array.norm)
                 if plan.every
-                else attempt_by_sections(code, device_grid, members, array.error_sums(), array.norm)
+                else attempt_by_sections(code, device_grid, array.error_sums(), array.norm)
             ),
             slopes=array.slopes,
             reductions=reductions,
@@ -200,5 +202,5 @@ class LoweredToNative:
             inside=by_messages,
             attempt_of_member=None
             if any(widths) or not plan.every
-            else lambda: attempt_in_a_call(code, device_grid, widths, 0, array.norm),
+            else lambda: attempt_in_a_call(replace(code, members=0), device_grid, widths, array.norm),
         )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -61,6 +62,9 @@ class Native:
     blocks, first_block
         The number of this process's device blocks whose edges the program exchanges (0 if it exchanges none), and the
         bridge's number of the first of them.
+    members
+        The number of members of an ensemble, which one call steps; 0 for a single run. With members, the first axis of every
+        array, parameter and entry of a step range is the member.
     """
 
     program: Program
@@ -70,6 +74,7 @@ class Native:
     every: int = 1
     blocks: int = 0
     first_block: int = 0
+    members: int = 0
 
     def all_finite(self) -> bool:
         """Return whether all values that this program has stored in this process since the last call are finite.
@@ -163,10 +168,12 @@ class Native:
         arrays `Section.sent`, ``widths`` cells wide per axis.
         """
         # The bridge expects strips for all input arrays. Those of arrays that are not exchanged are never read.
-        unsent = len(section.given) - section.exchanged
+        unsent, arrays_axis = len(section.given) - section.exchanged, int(self.members > 0)
 
         def filled(strip: jax.Array | None) -> jax.Array | None:
-            return None if strip is None else jnp.pad(strip, [(0, unsent), *[(0, 0)] * (strip.ndim - 1)])
+            if strip is None:
+                return None
+            return jnp.pad(strip, [(0, unsent if axis == arrays_axis else 0) for axis in range(strip.ndim)])
 
         whole = {axis: (filled(lower), filled(upper)) for axis, (lower, upper) in strips.items()}
         given = [arrays[n] for n in section.given]
@@ -183,6 +190,11 @@ class Native:
     def _edges(self) -> jax.Array:
         """Return the bridge's number of the device block on which the code runs; 0 if the program exchanges no edges."""
         return jnp.asarray(self.first_block + (device_number() if self.blocks > 1 else 0), jnp.int64)
+
+    def _numbers(self, values: Iterable[Any]) -> jax.Array:
+        """Return numbers as float64 values side by side, in a row for each member."""
+        each = [jnp.asarray(value, jnp.float64) for value in values]
+        return jnp.stack([jnp.broadcast_to(x, (self.members,)) for x in each] if self.members else each, -1)
 
     def _called(
         self,
@@ -212,17 +224,18 @@ class Native:
             *given,
             *spare,
             *(strip for strip in received if strip is not None),
-            jnp.stack([*(jnp.asarray(parameters[p], jnp.float64) for p in self.program.parameters), jnp.float64(0.0)]),
+            self._numbers([*(parameters[name] for name in self.program.parameters), 0.0]),
             np.array([*self.program.constants, 0.0]),
             jnp.stack([jnp.asarray(n, jnp.int64) for n in frame.counts]),
             touching * on_boundary,
-            jnp.stack([jnp.asarray(x, jnp.float64) for x in these]),
+            self._numbers(these),
             *frame.coordinates,
             self._edges(),
         ]
         results = [jax.ShapeDtypeStruct(given[0].shape, given[0].dtype)] * made
         if errors:
-            results.append(jax.ShapeDtypeStruct((errors, len(WORDS)), jnp.int64))
+            each = (errors, len(WORDS))
+            results.append(jax.ShapeDtypeStruct((self.members, *each) if self.members else each, jnp.int64))
         call = jax.ffi.ffi_call(TARGET, results, input_output_aliases=aliases)
         return call(
             *arguments,
@@ -237,17 +250,21 @@ class Native:
             l2_bytes=np.int64(cache_bytes()),
             l3_is_far=np.int64(cache_is_far()),
             every=np.int64(self.every),
+            members=np.int64(self.members),
+            itemsize=np.int64(given[0].dtype.itemsize),
             section=np.array(section, np.int64),
             room=np.int64(len(spare)),
             errors=np.int64(errors),
         )
 
 
-def native(program: Program, threads: int, every: int = 1, blocks: Sequence[EdgeExchange] = ()) -> Native:
+def native(
+    program: Program, threads: int, every: int = 1, blocks: Sequence[EdgeExchange] = (), members: int = 0
+) -> Native:
     """Compile a program and register it with the bridge.
 
-    With ``blocks``, the program itself exchanges the edges of this process's device blocks. Raises Unsupported, with the
-    compiler's message, if the program does not compile.
+    With ``blocks``, the program itself exchanges the edges of this process's device blocks. ``members`` is as in `Native`.
+    Raises Unsupported, with the compiler's message, if the program does not compile.
     """
     loaded, bridge = begun(program.text), xla_bridge()  # if neither is cached, both compile at the same time
     compiled = loaded.result()
@@ -258,7 +275,7 @@ def native(program: Program, threads: int, every: int = 1, blocks: Sequence[Edge
     for edges in blocks:
         all_edges.append(edges)
         bridge.register_edges(ctypes.c_int64(len(all_edges)), ctypes.byref(edges))
-    return Native(program, compiled, number, threads, every, len(blocks), first)
+    return Native(program, compiled, number, threads, every, len(blocks), first, members)
 
 
 def hash_of(text: str) -> int:

@@ -29,23 +29,18 @@ from hpcstencil.numerics.schedule import StepRange
 SUMS = "error sums"  # the name of the sums among the results of an attempt
 
 
-def in_calls(
-    native: Native, device_grid: DeviceGrid, every: int, widths: tuple[int, ...], alone: bool, members: int
-) -> Advance:
+def in_calls(native: Native, device_grid: DeviceGrid, every: int, widths: tuple[int, ...], alone: bool) -> Advance:
     """Return the function that advances the fields by calls of native code.
 
     If ``alone``, one call takes all steps, because no exchange is needed or native code exchanges inside its passes.
-    Otherwise a call takes up to ``every`` steps with ghost cells of these ``widths`` (cells per axis). ``members`` is the
-    number of members of an ensemble, which are stepped one after the other; 0 for a single run.
+    Otherwise a call takes up to ``every`` steps with ghost cells of these ``widths`` (cells per axis).
     """
 
     def block(u: Fields, ghosts: Strips, frame: Frame, parameters: Parameters, these: StepRange) -> Fields:
-        def of_one(u: Fields, ghosts: Strips, parameters: Parameters, these: StepRange) -> Fields:
+        def called(u: Fields, ghosts: Strips, parameters: Parameters, these: StepRange) -> Fields:
             return native.steps(u, ghosts, widths, frame, parameters, these, alone)
 
-        if members:
-            return one_by_one(of_one, members, u, ghosts, parameters, these)
-        return of_one(u, ghosts, parameters, these)
+        return members_first(called, native.members, u, ghosts, parameters, these)
 
     def loop(fields: Fields, places: Placed, parameters: Parameters, these: StepRange) -> Fields:
         frame, n = device_grid.frame(places), these.count
@@ -78,13 +73,10 @@ def in_calls(
     return fused(device_grid, loop)
 
 
-def by_sections(native: Native, device_grid: DeviceGrid, members: int) -> Advance:
-    """Return the function that advances the fields section by section, with an exchange before each section.
-
-    ``members`` is as in `in_calls`.
-    """
+def by_sections(native: Native, device_grid: DeviceGrid) -> Advance:
+    """Return the function that advances the fields section by section, with an exchange before each section."""
     if not device_grid.exchange.fused:
-        return in_blocks(one_by_sections(native, device_grid, members), 1)
+        return in_blocks(one_by_sections(native, device_grid), 1)
 
     def loop(fields: Fields, places: Placed, parameters: Parameters, these: StepRange) -> Fields:
         frame, n = device_grid.frame(places), these.count
@@ -95,7 +87,7 @@ def by_sections(native: Native, device_grid: DeviceGrid, members: int) -> Advanc
                 widths = device_grid.widths_of(section.reach)
                 ghosts = device_grid.received(among(arrays, section.sent), widths, frame)
                 this = these.part(i, jnp.ones_like(n))
-                arrays |= section_made(native, section, device_grid, members, arrays, ghosts, frame, parameters, this)
+                arrays |= section_made(native, section, device_grid, arrays, ghosts, frame, parameters, this)
             return going_on(i < n, native.ended(arrays)[0], u)
 
         return lax.fori_loop(0, most(n), one, fields)
@@ -103,12 +95,9 @@ def by_sections(native: Native, device_grid: DeviceGrid, members: int) -> Advanc
     return fused(device_grid, loop)
 
 
-def one_by_sections(native: Native, device_grid: DeviceGrid, members: int) -> Advance:
-    """Return the function that takes at most one step per call, with a separate compiled call for each section.
-
-    ``members`` is as in `in_calls`.
-    """
-    step, chosen = in_sections(native, device_grid, members), chosen_by(device_grid)
+def one_by_sections(native: Native, device_grid: DeviceGrid) -> Advance:
+    """Return the function that takes at most one step per call, with a separate compiled call for each section."""
+    step, chosen = in_sections(native, device_grid), chosen_by(device_grid)
 
     def block(fields: Fields, parameters: Parameters, these: StepRange) -> Fields:
         after = step(fields, parameters, these._replace(count=np.ones_like(these.count)))[0]
@@ -118,18 +107,18 @@ def one_by_sections(native: Native, device_grid: DeviceGrid, members: int) -> Ad
 
 
 def in_sections(
-    native: Native, device_grid: DeviceGrid, members: int
+    native: Native, device_grid: DeviceGrid
 ) -> Callable[[Fields, Parameters, StepRange], tuple[Fields, Fields]]:
     """Return the function (fields, parameters, one step) -> (fields after the step, its `Problem.errors`).
 
-    Both are by field, without ghost cells. Each section is a separate compiled call. ``members`` is as in `in_calls`.
+    Both are by field, without ghost cells. Each section is a separate compiled call.
     """
 
     def compiled(section: Section) -> Body:
         def body(
             arrays: Mapping[int, jax.Array], ghosts: Strips, frame: Frame, parameters: Parameters, this: StepRange
         ) -> dict[int, jax.Array]:
-            return section_made(native, section, device_grid, members, arrays, ghosts, frame, parameters, this)
+            return section_made(native, section, device_grid, arrays, ghosts, frame, parameters, this)
 
         return device_grid.beside_received(body, device_grid.widths_of(section.reach), donate=False, names=section.sent)
 
@@ -148,7 +137,6 @@ def section_made(
     native: Native,
     section: Section,
     device_grid: DeviceGrid,
-    members: int,
     arrays: Mapping[int, jax.Array],
     ghosts: Strips,
     frame: Frame,
@@ -162,24 +150,18 @@ def section_made(
     """
     widths = device_grid.widths_of(section.reach)
 
-    def of_one(
+    def called(
         arrays: Mapping[int, jax.Array], ghosts: Strips, parameters: Parameters, this: StepRange
     ) -> dict[int, jax.Array]:
         return native.section(section, arrays, ghosts, widths, frame, parameters, this)
 
-    given = among(arrays, section.given)
-    if members:
-        return one_by_one(of_one, members, given, ghosts, parameters, this)
-    return of_one(given, ghosts, parameters, this)
+    return members_first(called, native.members, among(arrays, section.given), ghosts, parameters, this)
 
 
-def attempt_in_a_call(
-    native: Native, device_grid: DeviceGrid, widths: tuple[int, ...], members: int, norm: Norm
-) -> Attempt:
+def attempt_in_a_call(native: Native, device_grid: DeviceGrid, widths: tuple[int, ...], norm: Norm) -> Attempt:
     """Return the `Attempt` that takes a step in one call of native code, which also sums the errors.
 
-    ``widths`` is the number of ghost cells per axis. ``members`` is as in `in_calls`; ``norm`` turns the sums of all devices
-    into the error.
+    ``widths`` is the number of ghost cells per axis. ``norm`` turns the sums of all devices into the error.
     """
 
     def whole(
@@ -188,33 +170,30 @@ def attempt_in_a_call(
         frame, (parameters, these) = device_grid.frame(places), shared
         ghosts = device_grid.received(fields, widths, frame, outer)
 
-        def of_one(u: Fields, ghosts: Strips, parameters: Parameters, these: StepRange) -> dict[Any, jax.Array]:
+        def called(u: Fields, ghosts: Strips, parameters: Parameters, these: StepRange) -> dict[Any, jax.Array]:
             after, sums = native.attempt(u, room, ghosts, widths, frame, parameters, these)
             return {**after, SUMS: sums}
 
-        if members:
-            found = one_by_one(of_one, members, fields, ghosts, parameters, these)
-        else:
-            found = of_one(fields, ghosts, parameters, these)
+        found = members_first(called, native.members, fields, ghosts, parameters, these)
         return found, device_grid.device_sum(found.pop(SUMS))
 
     run, outside = device_grid.compiled(whole, 1, donated=(1,)), device_grid.outside(widths)
     make_room = device_grid.compiled(lambda fields: jax.tree.map(jnp.empty_like, fields), 0)
 
     def attempt(fields: Fields, parameters: Parameters, this: StepRange, room: Fields) -> tuple[Fields, np.ndarray]:
-        spare = {} if members else room or make_room(fields)
+        spare = {} if native.members else room or make_room(fields)
         after, sums = run(fields, spare, device_grid.places, outside(fields), (parameters, this))
         return after, norm(sums)
 
     return attempt
 
 
-def attempt_by_sections(native: Native, device_grid: DeviceGrid, members: int, sums: Body, norm: Norm) -> Attempt:
+def attempt_by_sections(native: Native, device_grid: DeviceGrid, sums: Body, norm: Norm) -> Attempt:
     """Return the `Attempt` that takes a step section by section, with an exchange before each section.
 
-    ``sums`` computes those of `error_norm` from the errors by field. ``members`` and ``norm`` are as in `attempt_in_a_call`.
+    ``sums`` computes those of `error_norm` from the errors by field. ``norm`` is as in `attempt_in_a_call`.
     """
-    step = in_sections(native, device_grid, members)
+    step = in_sections(native, device_grid)
 
     def attempt(fields: Fields, parameters: Parameters, this: StepRange, room: Fields) -> tuple[Fields, np.ndarray]:
         after, errors = step(fields, parameters, this)
@@ -223,16 +202,16 @@ def attempt_by_sections(native: Native, device_grid: DeviceGrid, members: int, s
     return attempt
 
 
-def one_by_one(
+def members_first(
     body: Body, members: int, u: Mapping[Any, jax.Array], ghosts: Strips, parameters: Parameters, these: StepRange
 ) -> dict[Any, jax.Array]:
-    """Apply ``body(u, ghosts, parameters, these)`` to each member of an ensemble in turn.
+    """Return ``body(u, ghosts, parameters, these)``, which is called with the members of an ensemble along the first axis.
 
-    The last axis of each input and output array is the member. A parameter or an entry of the step range has one value per
-    member, or one for all.
+    The last axis of each input and output array is the member. Without ``members`` (0) arrays are passed as they are.
     """
+    if not members:
+        return body(u, ghosts, parameters, these)
     front, back = (
         lambda tree, ends=ends: jax.tree.map(lambda a: jnp.moveaxis(a, *ends), tree) for ends in ((-1, 0), (0, -1))
     )
-    own = jax.tree.map(lambda x: jnp.broadcast_to(x, (members,)), (dict(parameters), these))
-    return back(lax.map(lambda member: body(*member), (front(u), front(ghosts), *own)))
+    return back(body(front(u), front(ghosts), parameters, these))

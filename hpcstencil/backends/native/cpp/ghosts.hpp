@@ -41,6 +41,8 @@ void fill_cells(const Face& face, int side, long n, long w, const Place& place, 
 static inline void wrap_cells(long n, long w, real* p, long pitch, long j0, long j1) {
     for (long j = j0; j < j1; j++) {
         real* row = p + j * pitch;
+        for (long k = 1; k <= w && w <= n; k++) row[-k] = row[n - k], row[n + k - 1] = row[k - 1];
+        if (w <= n) continue;
         long near = n - 1, far = 0;
         for (long k = 1; k <= w; k++) {
             row[-k] = row[near], row[n + k - 1] = row[far];

@@ -122,8 +122,9 @@ struct Sweep {
     SlantedTiles tiles;
     Drift start_drift[FIELDS];
     real scalars[MAX_STEPS + 1][SCALARS + 1];
-    long in[LEVELS][PLANES], out[LEVELS][PLANES];  // offsets from a field's cell (i, 0, 0) without drift
-    int field_in[LEVELS][PLANES];
+    real *in[LEVELS][PLANES], *out[LEVELS][PLANES];  // row 0 of what a level reads and writes if it computes plane 0
+    real* drifted[LEVELS][FIELDS];                   // row 0 of plane 0 of a field after a level
+    bool fills[RINGS];                               // whether a ring has ghost cells
     long width;            // cells of a row, in whole vectors
     Chunks chunk[LEVELS];  // of a level's rows in this tile
     Records records[LEVELS];
@@ -153,14 +154,19 @@ struct Sweep {
             unstored[q].find(pipe.level[q].pass, records[q]);
             for (int n = 0; n < pass.planes; n++) {
                 if (pass.plane[n].input < 0) continue;
-                int f = field_in[q][n] = field_of[pass.input[pass.plane[n].input].array];
-                in[q][n] = part.row(f, drift(q - 1, f), pass.plane[n].offset, 0) - part.origin[f];
+                int f = field_of[pass.input[pass.plane[n].input].array];
+                in[q][n] = part.row(f, drift(q - 1, f), pass.plane[n].offset, 0);
             }
-            for (int n = 0; n < pass.outputs; n++) {
-                int f = field_written(pass, n);
-                out[q][n] = part.row(f, drift(q, f), 0, 0) - part.origin[f];
-            }
+            for (int k = 0, n = 0; k < pass.at_once; k++)
+                for (int o = 0; o < pass.outputs; o++, n++) {
+                    int f = field_written(pass, o);
+                    out[q][n] = part.row(f, drift(q, f), k, 0);
+                }
         }
+        for (int q = 0; q < pipe.levels; q++)
+            for (int f = 0; f < FIELDS; f++) drifted[q][f] = part.row(f, drift(q, f), 0, 0);
+        for (int r = 0; r < pipe.rings; r++)
+            fills[r] = pipe.ring[r].width[0] || pipe.ring[r].width[1] || pipe.ring[r].width[2];
         for (int a = 0; a < 2; a++)
             for (int side = 0; side < 2; side++) tiles.boundary[a][side] = wavefront.at_boundary(part, a, side);
         tiles.lay_out(wavefront.rows);
@@ -267,8 +273,8 @@ struct Sweep {
                         copy(part.row(f, start_drift[f], n, j), wavefront.row_of(k, f, n, j, start_drift[f]),
                              call.count[2]);
             }
-        for (long n = i0; n < i1; n++)  // when all planes are there: ghost cells of a wall mirror several
-            for (int f = 0; f < FIELDS; f++) fill_ghosts(0, f, pipe.ring_of[0][f], n, j0, j1);
+        // when all planes are there: ghost cells of a wall mirror several
+        for (int f = 0; f < FIELDS; f++) fill_ghosts(0, f, pipe.ring_of[0][f], i0, i1, j0, j1);
     }
 
     // Computes a pass row by row, then the ghost cells that depend on it.
@@ -289,13 +295,10 @@ struct Sweep {
             if (i + n + pass.at_once <= i0 || i + n >= i1) continue;
             for (int p = 0; p < pass.planes; p++) {
                 if (pass.plane[p].input < 0) from[p] = wavefront.fixed_arrays.at(pass.plane[p], i + n);
-                else from[p] = {part.origin[field_in[q][p]] + (i + n) * part.plane + in[q][p], part.pitch};
+                else from[p] = {in[q][p] + (i + n) * part.plane, part.pitch};
             }
-            for (int p = 0; p < pass.outputs * pass.at_once; p++) {
-                int o = p % pass.outputs;
-                to[p] = {part.origin[field_written(pass, o)] + (i + n + p / pass.outputs) * part.plane + out[q][o],
-                         part.pitch};
-            }
+            for (int p = 0; p < pass.outputs * pass.at_once; p++)
+                to[p] = {out[q][p] + (i + n) * part.plane, part.pitch};
             Place place = {scalars[mine.step] + pass.scalars, wavefront.tables, i + n};
             for (long c = 0; c < cut.end; c += cut.length)
                 for (long m = 0; m < j1 - j0; m++) {
@@ -307,8 +310,7 @@ struct Sweep {
                 }
             record_cells(records[q], call, pass, i + n, to, first, end);
         }
-        for (long n = i0; n < i1; n++)
-            for (int o = 0; o < pass.outputs; o++) fill_ghosts(q, field_written(pass, o), pipe.output(q, o), n, j0, j1);
+        for (int o = 0; o < pass.outputs; o++) fill_ghosts(q, field_written(pass, o), pipe.output(q, o), i0, i1, j0, j1);
     }
 
     // Stores the last level's cells where they are needed: results after the last sweep, snapshots, and edges for
@@ -331,21 +333,26 @@ struct Sweep {
         if (call.edges) call.edges->stored(done);
     }
 
-    // Fills the ghost cells that depend on plane i.
-    void fill_ghosts(int q, int f, int r, long i, long j0, long j1) {
+    // Fills the ghost cells that depend on planes i0 .. i1 - 1.
+    void fill_ghosts(int q, int f, int r, long i0, long i1, long j0, long j1) {
         const Ring& ring = pipe.ring[r];
-        if (!ring.width[0] && !ring.width[1] && !ring.width[2]) return;
-        fill_ghosts_in_plane(q, f, ring, i, j0, j1);
+        if (!fills[r]) return;
+        if (call.wraps[2] && !ring.width[1])
+            for (long i = i0; i < i1 && ring.width[2]; i++)
+                wrap_cells(call.count[2], ring.width[2], plane(q, f, i), part.pitch, j0, j1);
+        else
+            for (long i = i0; i < i1; i++) fill_ghosts_in_plane(q, f, ring, i, j0, j1);
         long n = call.count[0], w = ring.width[0];
-        if (!w) return;
-        const Face* face = arrays[ring.array].face[0];
-        if (wavefront.at_boundary(part, 0, 0) && i == (upward ? w - 1 : 0))
-            for (long m = 1; m <= w; m++) fill_ghost_plane(q, f, ring, face[0], -m, m - 1, m, 0, j0, j1);
-        if (wavefront.at_boundary(part, 0, 1) && i == (upward ? n - 1 : n - w))
-            for (long m = 1; m <= w; m++) fill_ghost_plane(q, f, ring, face[1], n + m - 1, n - m, m, n - 1, j0, j1);
+        for (int e = 0; e < 2 && w; e++) {
+            if (!tiles.boundary[0][e]) continue;
+            long i = e ? (upward ? n - 1 : n - w) : (upward ? w - 1 : 0);  // all mirrored planes are there
+            for (long m = 1; m <= w && i >= i0 && i < i1; m++)
+                fill_ghost_plane(q, f, ring, arrays[ring.array].face[0][e], e ? n + m - 1 : -m, e ? n - m : m - 1, m,
+                                 e ? n - 1 : 0, j0, j1);
+        }
     }
 
-    real* plane(int q, int f, long i) const { return part.row(f, drift(q, f), i, 0); }
+    real* plane(int q, int f, long i) const { return drifted[q][f] + i * part.plane; }
 
     void fill_ghost_plane(int q, int f, const Ring& ring, const Face& face, long ghost, long mirror, long m,
                           long beside, long j0, long j1) {

@@ -1,11 +1,14 @@
 // The bridge from XLA's foreign function interface to generated programs. It finds the program by its number and
 // fills a `Call` (pipeline.hpp) from the buffers, in the order in which ffi_call.py passes them. It uses XLA's C
 // interface, which is a single header.
+#include <atomic>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
 #include <string>
+#include <system_error>
+#include <thread>
 #include <unordered_map>
 #include <vector>
 
@@ -62,6 +65,61 @@ static const int64_t* integers(const XLA_FFI_Attrs& attributes, const char* name
     abort();  // ffi_call.py passes all of them
 }
 
+// The number of elements of a buffer.
+static int64_t elements(const XLA_FFI_Buffer& buffer) {
+    int64_t count = 1;
+    for (int64_t a = 0; a < buffer.rank; a++) count *= buffer.dims[a];
+    return count;
+}
+
+// The members of an ensemble, along the first axis of all buffers. ``call`` is that of member 0. Of the other members,
+// fields and results lie ``field`` bytes further on each, and so do strips, numbers and sums of errors by their sizes.
+struct Members {
+    int64_t count, field, strip[6], parameters, error_sums;
+    int64_t (*advance)(const Call*);
+    const Call& call;
+    const std::vector<const void*>& fields;
+    const std::vector<void*>& results;
+
+    int64_t step(int64_t member, int64_t threads) const {
+        Call mine = call;
+        std::vector<const void*> mine_fields;
+        std::vector<void*> mine_results;
+        const void* mine_ghosts[6];
+        for (const void* each : fields)
+            mine_fields.push_back(each ? static_cast<const char*>(each) + member * field : nullptr);
+        for (void* each : results)  // null for errors, which are only summed
+            mine_results.push_back(each ? static_cast<char*>(each) + member * field : nullptr);
+        for (int n = 0; n < 6; n++) {
+            const char* first = static_cast<const char*>(call.ghosts[n]);
+            mine_ghosts[n] = first ? first + member * strip[n] : nullptr;
+        }
+        mine.fields = mine_fields.data(), mine.results = mine_results.data(), mine.ghosts = mine_ghosts;
+        mine.parameters += member * parameters, mine.clock += member * 4, mine.threads = threads;
+        if (mine.error_sums) mine.error_sums += member * error_sums;
+        return advance(&mine);
+    }
+
+    // Steps all members. Each thread takes whole members if that leaves few of them idle; they share nothing then.
+    // Members whose edges are exchanged have the same order in all processes. Returns an error code, or 0.
+    int64_t step_all() const {
+        bool whole = !call.edges && (count % call.threads == 0 || count >= 4 * call.threads);
+        std::atomic<int64_t> next{0}, failed{0};
+        auto work = [&](int64_t threads) {
+            for (int64_t member; (member = next++) < count;)
+                if (int64_t error = step(member, threads)) failed = error;
+        };
+        std::vector<std::thread> helpers;
+        try {
+            for (int64_t n = 1; n < call.threads && whole; n++) helpers.emplace_back(work, 1);
+        } catch (const std::system_error&) {  // the threads that could be started take all members
+        }
+        work(whole ? 1 : call.threads);
+        for (std::thread& helper : helpers) helper.join();
+        return failed;
+    }
+};
+
 // XLA asks a handler before the first call for the version of the interface that it implements.
 static void describe_interface(XLA_FFI_Metadata& asked) {
     asked.api_version = {XLA_FFI_Api_Version_STRUCT_SIZE, nullptr, XLA_FFI_API_MAJOR, XLA_FFI_API_MINOR};
@@ -110,16 +168,27 @@ extern "C" XLA_FFI_Error* run_program(XLA_FFI_CallFrame* frame) {
     }
     for (int64_t f = 0; f < stored; f++)
         results.push_back(static_cast<XLA_FFI_Buffer*>(frame->rets.rets[f])->data);
+    const int64_t members = *integers(given, "members"), itemsize = *integers(given, "itemsize");
+    Members ensemble = {members, 0, {}, 0, 0, advance, call, fields, results};
+    auto bytes_each = [&](const XLA_FFI_Buffer& all) { return elements(all) * itemsize / (members ? members : 1); };
+    ensemble.field = bytes_each(*static_cast<XLA_FFI_Buffer*>(frame->rets.rets[0]));
     if (errors) {
         const XLA_FFI_Buffer& sums = *static_cast<XLA_FFI_Buffer*>(frame->rets.rets[stored]);
         call.error_sums = static_cast<int64_t*>(sums.data);
-        memset(sums.data, 0, errors * 4 * sizeof(int64_t));
+        memset(sums.data, 0, elements(sums) * sizeof(int64_t));
+        ensemble.error_sums = errors * 4;
         fields.resize(stored + errors), results.resize(stored + errors);
     }
     next += *integers(given, "room");  // arrays whose memory the results take
     for (size_t n = 0; n < 2 * ndim; n++)
-        if (received[n]) ghosts[2 * axes[n / 2] + n % 2] = take();
-    call.parameters = static_cast<const double*>(take());
+        if (received[n]) {
+            const XLA_FFI_Buffer& strip = *buffer();
+            const int64_t place = 2 * axes[n / 2] + n % 2;
+            ghosts[place] = strip.data, ensemble.strip[place] = bytes_each(strip);
+        }
+    const XLA_FFI_Buffer& parameters = *buffer();
+    call.parameters = static_cast<const double*>(parameters.data);
+    ensemble.parameters = elements(parameters) / (members ? members : 1);
     call.constants = static_cast<const double*>(take());
     const int64_t* counts = static_cast<const int64_t*>(take());
     const int32_t* touches = static_cast<const int32_t*>(take());
@@ -146,7 +215,7 @@ extern "C" XLA_FFI_Error* run_program(XLA_FFI_CallFrame* frame) {
     call.coordinates = coordinates;
     call.threads = *integers(given, "threads"), call.l2_bytes = *integers(given, "l2_bytes"),
     call.l3_is_far = *integers(given, "l3_is_far"), call.every = *integers(given, "every");
-    int64_t failed = advance(&call);
+    int64_t failed = members ? ensemble.step_all() : advance(&call);
     if (!failed) return nullptr;
     std::string sentence = "the MPI library failed with error code " + std::to_string(failed) +
                            " while edges were exchanged with other processes";
