@@ -184,7 +184,7 @@ def test_the_error_is_that_of_its_definition(size, precision):
     this = StepRange(0.1, 0, 0.05, 1)
     _, by_field = in_sections(code, grid)(start, problem.parameters, this)
     errors = [block.astype(np.float64) for block in simulation.get(by_field, list(by_field)).values()]
-    _, of_sections = attempt_by_sections(code, grid, 0, array.error_sums(), array.norm)(
+    _, of_sections = attempt_by_sections(code, grid, array.error_sums(), array.norm)(
         start, problem.parameters, this, {}
     )
     _, of_call = simulation.control.attempt(start, problem.parameters, this, {})
