@@ -31,6 +31,7 @@ AGREEMENTS, SNAPSHOTS, LISTENED = 20, 3, 4.0
 LOST_AT_MOST = 64  # processes; on more, two cores are busy with starting them
 FAR = 10_000
 COUNTED = ("--mca", "pml_monitoring_enable", "1", "--mca", "pml_monitoring_enable_output", "3")
+SENT = r"^[EI]\t(\d+)\t\d+\t(\d+) bytes\t(\d+) msgs"  # source, target, bytes and messages, in the component's output
 Row = dict[str, float]
 
 
@@ -125,17 +126,18 @@ def measured(processes: int, folder: Path) -> Row:
 
 
 def messages(processes: int, folder: Path, *phases: str) -> Row:
-    """Count the messages that MPI sends, and the processes to which one process sends any: largest and mean."""
+    """Count the messages that MPI sends, their bytes, and the processes to which one process sends: largest and mean."""
     run = launch(
         processes, folder, *phases, settings=(*COUNTED, "--mca", "pml_monitoring_filename", str(folder / "sent"))
     )
     run.communicate()
-    sent, partners = np.zeros(processes), np.zeros(processes)
+    found = {name: np.zeros(processes) for name in ("sent", "bytes", "partners")}
     for path in folder.glob("sent.*.prof"):
-        for source, count in re.findall(r"^[EI]\t(\d+)\t\d+\t\d+ bytes\t(\d+) msgs", path.read_text(), re.MULTILINE):
-            sent[int(source)] += int(count)
-            partners[int(source)] += 1
-    return {"sent": sent.max(), "mean sent": sent.mean(), "partners": partners.max(), "mean partners": partners.mean()}
+        for source, size, count in re.findall(SENT, path.read_text(), re.MULTILINE):
+            for name, value in (("sent", int(count)), ("bytes", int(size)), ("partners", 1)):
+                found[name][int(source)] += value
+    largest = {name: float(values.max()) for name, values in found.items()}
+    return largest | {f"mean {name}": float(values.mean()) for name, values in found.items()}
 
 
 def lost(processes: int, folder: Path, number: signal.Signals) -> Row:
