@@ -3,6 +3,7 @@
 import math
 from functools import partial
 
+import jax
 import numpy as np
 import pytest
 from decompositions import EVERYTHING, PROBLEMS, SELECTED, step_for, tables
@@ -12,15 +13,17 @@ from hpcstencil.numerics.schedule import Clock, StepRange
 from hpcstencil.problem.decomposition import decompose
 from hpcstencil.runtime.communicator import connect, from_rank_0
 from hpcstencil.runtime.launcher import environment_size
+from hpcstencil.simulation.compose import compose
+from hpcstencil.simulation.prepared import Choice, Decomposed, prepared_with
 from hpcstencil.validation.errors import InputError
 
 pytestmark = [pytest.mark.mpi, pytest.mark.optimized]
 STEPS = 5
-# In CI what takes long to compile is left to the rows that cover it: `pallas` (interpreted) with walls and with corners of four
-# blocks on one device, and with a mask on two; `conv` on tiles of two devices in one to three dimensions and with every
-# operator; slices on such tiles in one and two dimensions, with walls, a mask, staggered fields and members. Every row has
-# slices on one device, and native code on one and two.
-WITH_PALLAS = {"heat-2d-walls": 1, "gray-scott-2d": 1, "mask-2d": 2}
+# In CI what takes long to compile is left to the rows that cover it: `pallas` (interpreted) with walls on one device and with a
+# mask on two; `conv` on tiles of two devices in one to three dimensions and with every operator; slices on such tiles in one
+# and two dimensions, with walls, a mask, staggered fields and members. Every row has slices on one device, and native code on
+# one and two.
+WITH_PALLAS = {"heat-2d-walls": 1, "mask-2d": 2}
 WITH_CONV = {"heat-1d", "heat-3d", "wave-2d", "mixed-2d"}
 WITH_TILES = {"heat-1d", "wave-2d", "heat-2d-walls", "mask-2d", "shallow-2d", "ensemble-2d"}
 MEANS = ("auto", "mpi", "mpi4jax")  # of exchange between processes, for native code
@@ -138,6 +141,26 @@ def test_every_decomposition_gives_the_same_bits(communicator, row):
 @pytest.mark.parametrize("row", EVERYTHING, ids=lambda row: "-".join(map(str, row)))
 def test_the_whole_table(communicator, row):
     compare(communicator, row, everything=True)
+
+
+@pytest.mark.parametrize("every", (0, 1, 2))
+def test_gpu_kernels_read_the_strips_of_other_processes(communicator, every):
+    """Interpreted; with corners, and with operands of derivatives in arrays that reach beyond the block. 0: per stage."""
+    given = {
+        "grid": {"shape": [25, 22], "upper": [2.5, 2.2]},
+        "equation": {"name": "custom", "rhs": {"u": "dxy(u) + 0.3*laplacian(u*u) - u*dx(u)"}},
+        "numerics": {"order": 2, "precision": "float64", "integrator": "ssprk2", "kernel": "pallas"},
+        "boundary": {"x": {"dirichlet": "0.3*cos(t + y)"}, "y": "periodic"},
+    }
+    problem = problem_of(**given)
+    decomposed = Decomposed.of(problem, communicator.size, 1)
+    simulation = compose(
+        prepared_with(decomposed, Choice("pallas"), communicator, every), communicator, jax.local_devices()[:1]
+    )
+    found = stepped(problem, simulation, 3, 1e-4)
+    alone = from_rank_0(communicator, lambda: stepped(problem, simulation_of(problem, kernel="pallas"), 3, 1e-4))
+    index = tuple(slice(*r) for r in simulation.ranges)
+    np.testing.assert_array_equal(found["u"], alone["u"][index])
 
 
 ADAPTIVE = [
