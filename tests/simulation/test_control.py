@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from support import integrated, problem_of, random_block, simulation_of
 
-from hpcstencil.backends.error_norm import LIMIT, QUANTUM, error_norm
 from hpcstencil.backends.native.ffi_call import native
 from hpcstencil.backends.native.program import program
 from hpcstencil.backends.native.time_loop import attempt_by_sections, in_sections
 from hpcstencil.backends.xla.array_code import array_code
+from hpcstencil.numerics.error_norm import LIMIT, QUANTUM, error_norm
 from hpcstencil.numerics.schedule import Clock, StepRange
 from hpcstencil.problem.decomposition import decompose
 from hpcstencil.validation.errors import InputError, NumericsError

@@ -13,7 +13,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hpcstencil.backends.error_norm import WORDS
 from hpcstencil.backends.native.cell_samples import WIDEST, NativeSamples
 from hpcstencil.backends.native.compiler import SOURCES, begun, cache_bytes, cache_is_far, library
 from hpcstencil.backends.native.edge_exchange import EdgeExchange
@@ -27,6 +26,7 @@ from hpcstencil.distributed.exchange import Ghosts
 from hpcstencil.distributed.windows import Frame, Parameters
 from hpcstencil.io.direct_write import Pieces
 from hpcstencil.io.snapshot_buffers import Copies
+from hpcstencil.numerics.error_norm import WORDS
 from hpcstencil.numerics.schedule import StepRange
 
 TARGET = "hpcstencil_native"

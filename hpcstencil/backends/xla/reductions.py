@@ -22,12 +22,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from hpcstencil.backends.error_norm import LIMIT, QUANTUM, error_norm
 from hpcstencil.backends.xla.evaluate import Evaluation, Rules, of_members
 from hpcstencil.distributed.device_blocks import Devices
 from hpcstencil.distributed.device_grid import DeviceGrid
 from hpcstencil.distributed.halo import Fields
 from hpcstencil.distributed.windows import Frame, Number, Parameters, Value
+from hpcstencil.numerics.error_norm import LIMIT, QUANTUM, error_norm
 from hpcstencil.runtime.communicator import Communicator
 from hpcstencil.runtime.threads import by_threads
 from hpcstencil.symbolic.expressions import OPERATORS, Field, Node, walk

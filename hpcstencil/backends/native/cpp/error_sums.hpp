@@ -1,5 +1,5 @@
 // The sums of the squared errors of an attempted step. They are sums of integers, so they do not depend on the order of
-// the cells, nor on tiles, threads or blocks. `backends/error_norm.py` gives the definition, which all backends share.
+// the cells, nor on tiles, threads or blocks. `numerics/error_norm.py` gives the definition, which all backends share.
 #pragma once
 #include "integer_sums.hpp"
 
