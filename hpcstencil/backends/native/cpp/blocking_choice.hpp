@@ -47,7 +47,7 @@ static Blocking cheapest_tiles(const Call& call, long steps, bool one_sweep, lon
                                : flat                              ? (call.l3_is_far ? 1 : 0.35) * (full - 0.9)
                                : full < (call.l3_is_far ? 1.5 : 6) ? 0.2
                                                                    : full * (call.l3_is_far ? 0.8 : 0.2) - 1;
-                spill = 1 + MOVES * spill;
+                spill = 1 + MOVES * (flat ? MOVES : 1) * spill;  // rows stream through caches, which long passes hide
                 if (!flat && spill > 4) spill = 4;
                 double begins = flat ? 6.0 * LANES / tile2 : 0;  // a single row bears the overhead of a plane
                 double cost = work * spill * (1 + begins) * idle + (flat ? 2.0 : 3.0) * MOVES * FIELDS / pipe.steps;

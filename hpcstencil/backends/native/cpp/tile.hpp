@@ -116,6 +116,8 @@ struct Tile {
     Work work[LEVELS];
     Source sources[LEVELS * PLANES], targets[LEVELS * PLANES];
     int slot[RINGS];  // of the newest plane of each ring
+    static constexpr long ROWS = 4;
+    long portions = 0;  // of prefetched cells, in a round
     Prefetch upcoming;
     ErrorSums errors;
     ResultSums results;
@@ -133,6 +135,7 @@ struct Tile {
             w.level = q, w.step = pipe.level[q].step, w.pass = &passes[pipe.level[q].pass], w.first = next;
             w.first_target = next_target;
             w.x0 = round_down(w.x0, LANES), w.x1 = round_up(w.x1, LANES);
+            portions += (w.j1 - w.j0 + ROWS - 1) / ROWS * (AT_ONCE / w.pass->at_once);
             w.records.find(job.first + w.step, *w.pass), w.unstored.find(pipe.level[q].pass, w.records);
             for (int n = 0; n < w.pass->planes; n++, next++) {
                 if (w.pass->plane[n].input < 0) {
@@ -147,7 +150,7 @@ struct Tile {
         }
         for (int r = 0; r < pipe.rings; r++) slot[r] = modulo(begin + pipe.ring[r].ahead, pipe.ring[r].planes);
         for (long s = begin; s < to[0]; s += AT_ONCE) {
-            if (call.count[1] == 1) prefetch(s + pipe.level[0].ahead + AT_ONCE);
+            prefetch(s + pipe.level[0].ahead + AT_ONCE);
             for (int q = 0; q < pipe.levels; q++) {
                 long i = s + pipe.level[q].ahead;
                 if (i + AT_ONCE <= work[q].lo || i >= work[q].hi) continue;
@@ -165,16 +168,17 @@ struct Tile {
         results.end();
     }
 
-    // Starts to prefetch the cells of planes i .. i + AT_ONCE - 1 that will be loaded from this block. This is done
-    // only for planes that are single rows; prefetched tiles of several rows would rarely fit the cache.
+    // Starts to prefetch the cells of planes i .. i + AT_ONCE - 1 that will be loaded from this block, a portion after
+    // each ROWS rows of a pass. The cells between the rows of a narrow tile are prefetched too.
     void prefetch(long i) {
         const Work& w = work[0];
-        long x0 = max(0, w.x0);
+        long x0 = max(0, w.x0), j0 = max(0, w.j0), rows = min(call.count[1], w.j1) - j0;
         upcoming.clear();
         for (long n = max(i, max(0, w.lo)); n < min(i + AT_ONCE, min(call.count[0], w.hi)); n++)
             for (int f = 0; f < pipe.loaded; f++)
-                upcoming.add(job.source[f] + n * source_size(2) + x0, min(call.count[2], w.x1) - x0);
-        upcoming.divide(pipe.levels - 1);
+                upcoming.add(job.source[f] + (n * source_size(1) + j0) * source_size(2) + x0,
+                             (rows - 1) * source_size(2) + min(call.count[2], w.x1) - x0);
+        upcoming.divide(portions);
     }
 
     // The plane ``back`` behind the first one that a ring receives in this round.
@@ -205,8 +209,10 @@ struct Tile {
                 out[n] = ring_plane(target.ring, target.back - k);
             }
             Place place = {scalars[w.step] + w.pass->scalars, plan.tables, i + k};
-            w.pass->compute(place, in, out, w.j0, w.j1, w.x0, w.x1);
-            upcoming.next_portion();
+            for (long j = w.j0; j < w.j1; j += ROWS) {
+                w.pass->compute(place, in, out, j, min(j + ROWS, w.j1), w.x0, w.x1);
+                upcoming.next_portion();
+            }
             record_cells(w.records, call, *w.pass, i + k, out, from, to);
         }
         for (long n = max(i, w.lo); n < min(i + AT_ONCE, w.hi); n++)
