@@ -20,6 +20,7 @@ struct Job {
     bool last;         // the targets are the results, or are copied there
     bool part;         // cells beyond the block belong to neighbours
     bool stores_edges;  // whether the edges of the results are exchanged too
+    bool keeps_zeros;   // the targets hold zeros outside absorbing layers already
     long first;        // step of the sweep
 };
 
@@ -96,13 +97,13 @@ struct Tile {
     };
     struct Work {
         long lo, hi, j0, j1, x0, x1;
-        int level, step, first;
+        int level, step, first[VARIANTS];
         const Pass* pass;
         Records records;
         Unstored unstored;
     };
     Work work[LEVELS];
-    Source sources[LEVELS * PLANES];
+    Source sources[LEVELS * PLANES * VARIANTS];
     int slot[RINGS];  // of the newest plane of each ring
     Prefetch upcoming;
     double polled = 0;
@@ -115,16 +116,21 @@ struct Tile {
             region(q, 0, w.lo, w.hi), region(q, 1, w.j0, w.j1), region(q, 2, w.x0, w.x1);
             begin = min(begin, w.lo - pipe.level[q].ahead);
             if (!q) continue;
-            w.level = q, w.step = pipe.level[q].step, w.pass = &passes[pipe.level[q].pass], w.first = next;
+            w.level = q, w.step = pipe.level[q].step, w.pass = &passes[pipe.level[q].pass];
             w.x0 = round_down(w.x0, LANES), w.x1 = round_up(w.x1, LANES);
             w.records.find(job.first + w.step, *w.pass), w.unstored.find(pipe.level[q].pass, w.records);
-            for (int n = 0; n < w.pass->planes; n++, next++) {
-                if (w.pass->plane[n].input < 0) {
-                    sources[next] = {w.pass->plane[n].input, w.pass->plane[n].offset};
-                    continue;
+            for (int mask = 0; mask < VARIANTS; mask++) {
+                const Variant& variant = *w.pass->variant[mask];
+                w.first[mask] = next;
+                for (int n = 0; n < variant.planes; n++, next++) {
+                    const Plane& plane = variant.plane[n];
+                    if (plane.input < 0) {
+                        sources[next] = {plane.input, plane.offset};
+                        continue;
+                    }
+                    int r = pipe.ring_of[w.step][w.pass->input[plane.input].array];
+                    sources[next] = {r, int(pipe.ring[r].ahead - pipe.level[q].ahead) - plane.offset};
                 }
-                int r = pipe.ring_of[w.step][w.pass->input[w.pass->plane[n].input].array];
-                sources[next] = {r, int(pipe.ring[r].ahead - pipe.level[q].ahead) - w.pass->plane[n].offset};
             }
         }
         for (int r = 0; r < pipe.rings; r++) slot[r] = modulo(begin + pipe.ring[r].ahead, pipe.ring[r].planes);
@@ -153,7 +159,9 @@ struct Tile {
         upcoming.clear();
         for (long n = max(i, max(0, w.lo)); n < min(i + AT_ONCE, min(call.count[0], w.hi)); n++)
             for (int f = 0; f < pipe.loaded; f++)
-                upcoming.add(job.source[f] + n * source_size(2) + x0, min(call.count[2], w.x1) - x0);
+                plan.layers.each_kept(loaded_array(f), n, 0, x0, min(call.count[2], w.x1), [&](long from, long to) {
+                    upcoming.add(job.source[f] + n * source_size(2) + from, to - from);
+                });
         upcoming.divide(pipe.levels - 1);
     }
 
@@ -167,28 +175,37 @@ struct Tile {
     // Computes planes i .. i + AT_ONCE - 1 of a level. A pass that computes several planes together may also compute
     // some outside lo .. hi - 1.
     void run(const Work& w, long i) {
-        Rows in[PLANES], out[PLANES];
-        w.unstored.record(call, scalars[w.step], plan.tables, i, from, to, [&](const Plane& plane, long n) {
+        const Pass& pass = *w.pass;
+        Rows in[VARIANTS][PLANES], out[PLANES];
+        w.unstored.record(call, scalars[w.step], plan.tables, plan.layers, i, from, to, [&](const Plane& plane, long n) {
             if (plane.input < 0) return plan.fixed_arrays.at(plane, n);
             int r = pipe.ring_of[w.step][Unstored::array(plane)];
             return ring_plane(r, int(pipe.ring[r].ahead - pipe.level[w.level].ahead) - plane.offset - int(n - i));
         });
-        for (long k = 0; k < AT_ONCE; k += w.pass->at_once) {
-            if (i + k + w.pass->at_once <= w.lo || i + k >= w.hi) continue;
-            for (int n = 0; n < w.pass->planes; n++) {
-                const Source& source = sources[w.first + n];
-                in[n] = source.ring < 0 ? plan.fixed_arrays.at(w.pass->plane[n], i + k)
-                                        : ring_plane(source.ring, source.back - k);
-            }
-            for (long n = 0; n < w.pass->outputs * w.pass->at_once; n++)
-                out[n] = ring_plane(pipe.output(w.level, n % w.pass->outputs), -k - n / w.pass->outputs);
-            Place place = {scalars[w.step] + w.pass->scalars, plan.tables, i + k};
-            w.pass->compute(place, in, out, w.j0, w.j1, w.x0, w.x1);
+        for (long k = 0; k < AT_ONCE; k += pass.at_once) {
+            if (i + k + pass.at_once <= w.lo || i + k >= w.hi) continue;
+            for (long n = 0; n < pass.outputs * pass.at_once; n++)
+                out[n] = ring_plane(pipe.output(w.level, n % pass.outputs), -k - n / pass.outputs);
+            int known = 0;  // the variants, a set of bits, whose planes are in ``in``
+            plan.layers.each_region(
+                i + k, pass.at_once, w.j0, w.j1, w.x0, w.x1, [&](int mask, long j0, long j1, long x0, long x1) {
+                    const Variant& variant = *pass.variant[mask];
+                    for (long n = 0; n < variant.planes * (pass.at_once / variant.at_once) && !(known >> mask & 1); n++) {
+                        const Source& source = sources[w.first[mask] + n % variant.planes];
+                        long more = k + n / variant.planes * variant.at_once;
+                        in[mask][n] = source.ring < 0
+                                          ? plan.fixed_arrays.at(variant.plane[n % variant.planes], i + more)
+                                          : ring_plane(source.ring, source.back - more);
+                    }
+                    known |= 1 << mask;
+                    compute_variant(pass, variant, scalars[w.step], plan.tables, i + k, in[mask], out, j0, j1, x0, x1, true);
+                    plan.layers.clear_margins(pass, out, mask, i + k, j0, j1, x0, x1);
+                });
             upcoming.next_portion();
-            record_cells(w.records, call, *w.pass, i + k, out, from, to);
+            record_cells(w.records, call, pass, i + k, out, from, to);
         }
         for (long n = max(i, w.lo); n < min(i + AT_ONCE, w.hi); n++)
-            for (int o = 0; o < w.pass->outputs; o++) fill_ghosts(pipe.output(w.level, o), n);
+            for (int o = 0; o < pass.outputs; o++) fill_ghosts(pipe.output(w.level, o), n);
     }
 
     // Fills the ghost cells that depend on plane i of a ring.
@@ -269,10 +286,15 @@ struct Tile {
             long j0, j1, x0, x1;
             region(0, 1, j0, j1), region(0, 2, x0, x1);
             real* p = plane(r, i);
-            for (long j = j0; j < j1; j++) load_row(f, p + j * layout[r].pitch, i, j, x0, x1);
+            for (long j = j0; j < j1; j++)
+                plan.layers.each_kept(loaded_array(f), i, j, x0, x1, [&](long from, long to) {
+                    load_row(f, p + j * layout[r].pitch, i, j, from, to);
+                });
         }
         for (int f = 0; f < pipe.loaded; f++) fill_ghosts(pipe.load[f], i);
     }
+
+    int loaded_array(int f) const { return pipe.ring[pipe.load[f]].array; }
 
     void load_row(int f, real* to, long i, long j, long x0, long x1) const {
         long index[AXES] = {i, j, 0};
@@ -323,13 +345,19 @@ struct Tile {
         EdgeExchange::Stored done;
         for (int f = 0; f < pipe.stored; f++) {
             int r = pipe.store[f];
-            const real* p = plane(r, i);
+            real* p = plane(r, i);
             for (long j = from[1]; j < to[1]; j++) {
+                real *row = p + j * layout[r].pitch, *target = job.target[f] + (i * target_size(1) + j) * target_size(2);
                 if (job.stores_edges)
-                    call.edges->put(call, done, f, i, j, p + j * layout[r].pitch, from[2], to[2], plan.non_temporal);
-                (job.last ? store_result : copy_out)(
-                    job.target[f] + (i * target_size(1) + j) * target_size(2) + from[2],
-                    p + j * layout[r].pitch + from[2], to[2] - from[2], plan.non_temporal);
+                    call.edges->put(call, done, f, i, j, row, from[2], to[2], plan.non_temporal);
+                if (!job.keeps_zeros)
+                    plan.layers.each_piece(pipe.ring[r].array, true, i, j, from[2], to[2], [&](long x0, long x1) {
+                        Layers::clear(row, x0, x1);
+                        copy_out(target + x0, row + x0, x1 - x0, plan.non_temporal);
+                    });
+                plan.layers.each_piece(pipe.ring[r].array, false, i, j, from[2], to[2], [&](long x0, long x1) {
+                    (job.last ? store_result : copy_out)(target + x0, row + x0, x1 - x0, plan.non_temporal);
+                });
             }
         }
         if (job.stores_edges) call.edges->stored(done);

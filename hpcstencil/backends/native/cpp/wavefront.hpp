@@ -122,8 +122,8 @@ struct Sweep {
     SlantedTiles tiles;
     Drift start_drift[FIELDS];
     real scalars[MAX_STEPS + 1][SCALARS + 1];
-    long in[LEVELS][PLANES], out[LEVELS][PLANES];  // offsets from a field's cell (i, 0, 0) without drift
-    int field_in[LEVELS][PLANES];
+    long in[LEVELS][VARIANTS][PLANES], out[LEVELS][PLANES];  // offsets from a field's cell (i, 0, 0) without drift
+    int field_in[LEVELS][VARIANTS][PLANES];
     long width;            // cells of a row, in whole vectors
     Chunks chunk[LEVELS];  // of a level's rows in this tile
     Records records[LEVELS];
@@ -150,11 +150,13 @@ struct Sweep {
             const Pass& pass = passes[pipe.level[q].pass];
             records[q].find(wavefront.first_step(k) + pipe.level[q].step, pass);
             unstored[q].find(pipe.level[q].pass, records[q]);
-            for (int n = 0; n < pass.planes; n++) {
-                if (pass.plane[n].input < 0) continue;
-                int f = field_in[q][n] = field_of[pass.input[pass.plane[n].input].array];
-                in[q][n] = part.row(f, drift(q - 1, f), pass.plane[n].offset, 0) - part.origin[f];
-            }
+            for (int mask = 0; mask < VARIANTS; mask++)
+                for (int n = 0; n < pass.variant[mask]->planes; n++) {
+                    const Plane& plane = pass.variant[mask]->plane[n];
+                    if (plane.input < 0) continue;
+                    int f = field_in[q][mask][n] = field_of[pass.input[plane.input].array];
+                    in[q][mask][n] = part.row(f, drift(q - 1, f), plane.offset, 0) - part.origin[f];
+                }
             for (int n = 0; n < pass.outputs; n++) {
                 int f = field_written(pass, n);
                 out[q][n] = part.row(f, drift(q, f), 0, 0) - part.origin[f];
@@ -178,13 +180,18 @@ struct Sweep {
         long i0 = tiles.lowest(0, 0), i1 = tiles.highest(0, 0), j0 = tiles.lowest(0, 1), j1 = tiles.highest(0, 1);
         auto copy_rows = [&](long i, long from, long to) {
             for (long j = from; j < to; j++)
-                for (int f = 0; f < FIELDS && !wavefront.of_neighbour(i, j); f++)
-                    copy(part.row(f, start_drift[f], i, j), wavefront.row_of(k, f, i, j, start_drift[f]),
-                         call.count[2]);
+                for (int f = 0; f < FIELDS && !wavefront.of_neighbour(i, j); f++) copy_row(f, i, j);
         };
         for (long i = i0; i < i1; i++)
             if (i < part.from[0] || i >= part.to[0]) copy_rows(i, j0, j1);
             else copy_rows(i, j0, part.from[1]), copy_rows(i, part.to[1], j1);
+    }
+
+    // Copies the cells of a row that its field must hold.
+    void copy_row(int f, long i, long j) {
+        wavefront.layers.each_kept(f, i, j, 0, call.count[2], [&](long x0, long x1) {
+            copy(part.row(f, start_drift[f], i, j) + x0, wavefront.row_of(k, f, i, j, start_drift[f]) + x0, x1 - x0);
+        });
     }
 
     void run() {
@@ -228,7 +235,8 @@ struct Sweep {
         upcoming.clear();
         for (long n = max(i, lo); n < min(i + AT_ONCE, hi); n++)
             for (int f = 0; f < FIELDS; f++)
-                upcoming.add(part.row(f, start_drift[f], n, rows[0]), (rows[1] - rows[0]) * part.pitch);
+                if (wavefront.layers.holds_planes(f, n))
+                    upcoming.add(part.row(f, start_drift[f], n, rows[0]), (rows[1] - rows[0]) * part.pitch);
     }
 
     // Prefetches, during the previous level, the rows that the previous tile left for a level at planes i .. i +
@@ -241,7 +249,7 @@ struct Sweep {
             const int *reach = pass.input[n].reach, array = pass.input[n].array, f = field_of[array];
             long left = pipe.level[pipe.ring[pipe.ring_of[mine.step][array]].level].reach[1] - mine.reach[1];
             Drift d = drift(q - 1, f);
-            for (long k = i; k < i + AT_ONCE; k++) {
+            for (long k = i; k < i + AT_ONCE && wavefront.layers.holds_planes(f, k); k++) {
                 tile_edge.add(part.row(f, d, upward ? k + reach[0] : k - reach[0], upward ? rows[0] : rows[1] - left),
                               left * part.pitch);
                 tile_edge.add(part.row(f, d, k, upward ? rows[0] - reach[1] : rows[1]), reach[1] * part.pitch);
@@ -263,8 +271,7 @@ struct Sweep {
                 bool inside = n >= part.from[0] && n < part.to[0];
                 for (long j = j0; j < j1; j++)
                     if (wavefront.of_neighbour(n, j) || (!k && inside && j >= part.from[1] && j < part.to[1]))
-                        copy(part.row(f, start_drift[f], n, j), wavefront.row_of(k, f, n, j, start_drift[f]),
-                             call.count[2]);
+                        copy_row(f, n, j);
             }
         for (long n = i0; n < i1; n++)  // when all planes are there: ghost cells of a wall mirror several
             for (int f = 0; f < FIELDS; f++) fill_ghosts(0, f, pipe.ring_of[0][f], n, j0, j1);
@@ -274,34 +281,48 @@ struct Sweep {
     void compute(int q, long i, long i0, long i1, long j0, long j1) {
         const Level& mine = pipe.level[q];
         const Pass& pass = passes[mine.pass];
-        Rows from[PLANES], to[PLANES];
+        Rows from[VARIANTS][PLANES], to[PLANES];
         const Chunks& cut = chunk[q];
         const long first[AXES] = {max(i0, part.from[0]), max(j0, part.from[1]), 0},
                    end[AXES] = {min(i1, part.to[0]), min(j1, part.to[1]), call.count[2]};
-        unstored[q].record(call, scalars[mine.step], wavefront.tables, i, first, end,
+        unstored[q].record(call, scalars[mine.step], wavefront.tables, wavefront.layers, i, first, end,
                            [&](const Plane& plane, long n) {
                                if (plane.input < 0) return wavefront.fixed_arrays.at(plane, n);
                                int f = field_of[Unstored::array(plane)];
                                return Rows{part.row(f, drift(q - 1, f), n + plane.offset, 0), part.pitch};
                            });
-        for (long n = 0; n < AT_ONCE; n += pass.at_once) {
+        for (long m = 0; m < AT_ONCE; m += pass.at_once) {
+            long n = upward ? m : AT_ONCE - pass.at_once - m;  // in the order of the sweep: planes overwrite others
             if (i + n + pass.at_once <= i0 || i + n >= i1) continue;
-            for (int p = 0; p < pass.planes; p++) {
-                if (pass.plane[p].input < 0) from[p] = wavefront.fixed_arrays.at(pass.plane[p], i + n);
-                else from[p] = {part.origin[field_in[q][p]] + (i + n) * part.plane + in[q][p], part.pitch};
-            }
+            int known = 0;  // the variants, a set of bits, whose planes are in ``from``
+            auto planes_of = [&](int mask) {
+                const Variant& variant = *pass.variant[mask];
+                for (long p = 0; p < variant.planes * (pass.at_once / variant.at_once) && !(known >> mask & 1); p++) {
+                    int m = p % variant.planes;
+                    long k = i + n + p / variant.planes * variant.at_once;
+                    if (variant.plane[m].input < 0) from[mask][p] = wavefront.fixed_arrays.at(variant.plane[m], k);
+                    else
+                        from[mask][p] = {part.origin[field_in[q][mask][m]] + k * part.plane + in[q][mask][m], part.pitch};
+                }
+                known |= 1 << mask;
+                return from[mask];
+            };
             for (int p = 0; p < pass.outputs * pass.at_once; p++) {
                 int o = p % pass.outputs;
                 to[p] = {part.origin[field_written(pass, o)] + (i + n + p / pass.outputs) * part.plane + out[q][o],
                          part.pitch};
             }
-            Place place = {scalars[mine.step] + pass.scalars, wavefront.tables, i + n};
             for (long c = 0; c < cut.end; c += cut.length)
                 for (long m = 0; m < j1 - j0; m++) {
                     long j = upward ? j0 + m : j1 - 1 - m, x0 = max(0, c - cut.lower * m),
                          x1 = min(width, c + cut.length - cut.lower * m);
                     if (x0 >= x1) continue;
-                    pass.compute(place, from, to, j, j + 1, x0, x1);
+                    wavefront.layers.each_region(
+                        i + n, pass.at_once, j, j + 1, x0, x1, [&](int mask, long, long, long v0, long v1) {
+                            compute_variant(pass, *pass.variant[mask], scalars[mine.step], wavefront.tables, i + n,
+                                            planes_of(mask), to, j, j + 1, v0, v1, upward);
+                            wavefront.layers.clear_margins(pass, to, mask, i + n, j, j + 1, v0, v1);
+                        });
                     upcoming.next_portion(), tile_edge.next_portion();
                 }
             record_cells(records[q], call, pass, i + n, to, first, end);
@@ -318,6 +339,10 @@ struct Sweep {
             for (int f = 0; f < FIELDS; f++) {
                 Drift d = drift(q, f);
                 for (long j = j0; j < j1; j++) {
+                    if (last)
+                        wavefront.layers.each_piece(f, true, n, j, 0, call.count[2], [&](long x0, long x1) {
+                            Layers::clear(part.row(f, d, n, j), x0, x1);
+                        });
                     if (last)
                         store_result((real*)call.results[f] + (n * call.capacity[1] + j) * call.capacity[2],
                                      part.row(f, d, n, j), call.count[2], wavefront.non_temporal);
