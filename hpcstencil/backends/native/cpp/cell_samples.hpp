@@ -119,15 +119,10 @@ struct Unstored {
     void record(const Call& call, const real* scalars, const real* const* tables, const Layers& layers, long i,
                 const long from[AXES], const long end[AXES], Source source) const {
         for (long n = i; fields && n < i + AT_ONCE; n += pass().at_once) {
-            Rows in[VARIANTS][PLANES];
-            int known = 0;  // the variants, a set of bits, whose planes are in ``in``
+            VariantPlanes in;
             auto planes_of = [&](int mask) {
-                const Variant& variant = *pass().variant[mask];
-                for (long p = 0; p < variant.planes * (pass().at_once / variant.at_once) && !(known >> mask & 1); p++)
-                    in[mask][p] = source(variant.plane[p % variant.planes],
-                                         n + p / variant.planes * variant.at_once);
-                known |= 1 << mask;
-                return in[mask];
+                return in.of(pass(), mask,
+                             [&](int p, int more) { return source(pass().variant[mask]->plane[p], n + more); });
             };
             for (int m = 0; m < fields; m++)
                 for (long j = from[1]; j < end[1]; j++) {

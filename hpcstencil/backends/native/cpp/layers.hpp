@@ -15,14 +15,32 @@ static inline void compute_variant(const Pass& pass, const Variant& variant, con
     if (&variant == &pass.whole() && variant.at_once == pass.at_once)
         return variant.compute({scalars + variant.scalars, tables, i}, in, out, j0, j1, x0, x1);
     Rows to[PLANES];
-    for (long m = 0; m < pass.at_once; m += variant.at_once) {
-        long n = upward ? m : pass.at_once - variant.at_once - m;
-        for (long k = 0; k < variant.outputs * variant.at_once; k++)
-            to[k] = out[(n + k / variant.outputs) * pass.outputs + variant.output[k % variant.outputs]];
-        variant.compute({scalars + variant.scalars, tables, i + n}, in + n / variant.at_once * variant.planes, to, j0,
-                        j1, x0, x1);
+    int calls = pass.at_once / variant.at_once;
+    for (int m = 0; m < calls; m++) {
+        int call = upward ? m : calls - 1 - m, n = call * variant.at_once;
+        Rows* next = to;
+        for (int k = n; k < n + variant.at_once; k++)
+            for (int o = 0; o < variant.outputs; o++) *next++ = out[k * pass.outputs + variant.output[o]];
+        variant.compute({scalars + variant.scalars, tables, i + n}, in + call * variant.planes, to, j0, j1, x0, x1);
     }
 }
+
+// The planes that the variants of a pass read, each found when its variant is first used.
+struct VariantPlanes {
+    Rows planes[VARIANTS][PLANES];
+    bool known[VARIANTS] = {};
+
+    // The planes for each call of a variant; find(n, k) is its n-th plane, k planes after those of the first call.
+    template <class Find>
+    const Rows* of(const Pass& pass, int mask, Find find) {
+        const Variant& variant = *pass.variant[mask];
+        Rows* next = planes[mask];
+        for (int k = 0; k < pass.at_once && !known[mask]; k += variant.at_once)
+            for (int n = 0; n < variant.planes; n++) *next++ = find(n, k);
+        known[mask] = true;
+        return planes[mask];
+    }
+};
 
 struct Layers {
     // Cells lo .. hi - 1 along an axis are outside its layers, further away than the right-hand sides read, which count
@@ -101,6 +119,9 @@ struct Layers {
     // Whether all rows of plane i of an array hold values.
     bool holds_planes(int array, long i) const { return !layers_of[array] || (layers_of[array] & 1 && near(0, i)); }
 
+    // Whether no pass reads plane i of an array.
+    bool is_empty(int array, long i) const { return layers_of[array] == 1 && !near(0, i); }
+
     // Calls body(x0, x1) for the cells of row (i, j) in which an array is 0 whatever its memory holds, or, without
     // ``zero``, for the others.
     template <class Body>
@@ -112,26 +133,47 @@ struct Layers {
         else if (!zero) body(x0, x1);
     }
 
-    // Stores zeros in the margins that belong to a region of ``each_region``, for the outputs of a pass in ``out``.
-    void clear_margins(const Pass& pass, const Rows* out, int mask, long i, long j0, long j1, long x0, long x1) const {
-        for (int n = 0; n < pass.outputs; n++) {
-            int axes = layers_of[pass.output[n] % ARRAYS];
-            if (!axes || axes & mask) continue;
-            for (long k = 0; k < pass.at_once; k++) {
-                const Rows& to = out[k * pass.outputs + n];
-                bool all = axes & 1 && near(0, i + k);
-                for (long j = j0; j < j1; j++) {
-                    real* row = to.p + j * to.pitch;
-                    if (all || (axes & 2 && near(1, j))) clear(row, x0, x1);
-                    else if (axes & 4) {
-                        clear(row, x0, min(x1, lo[2] + margin(2)));
-                        clear(row, max(x0, hi[2] - margin(2)), x1);
-                    }
-                }
+    // Stores zeros in the margins that belong to a region of ``each_region``, for the outputs of a pass in ``out``. In
+    // ``rings`` most margins along the second and the third axis still hold the zeros of `clear_ring_margin`.
+    void clear_margins(const Pass& pass, const Rows* out, bool rings, int mask, long i, long j0, long j1, long x0,
+                       long x1) const {
+        for (int n = 0; n < pass.outputs && LAYERS; n++) {
+            int array = pass.output[n] % ARRAYS, axes = layers_of[array];
+            if (!vanishes(array, mask)) continue;
+            if (rings && stays_in_place(array)) axes &= 1;
+            for (long k = 0; k < pass.at_once && axes; k++)
+                clear_margin(axes, out[k * pass.outputs + n], i + k, j0, j1, x0, x1);
+        }
+    }
+
+    // The same for a plane of a ring, once for all planes that it will hold.
+    void clear_ring_margin(int array, Rows to, long j0, long j1, long x0, long x1) const {
+        if (!stays_in_place(array) || !(layers_of[array] & 6)) return;
+        each_region(0, 1, j0, j1, x0, x1, [&](int mask, long from, long end, long v0, long v1) {
+            if (!(layers_of[array] & mask)) clear_margin(layers_of[array], to, 0, from, end, v0, v1);
+        });
+    }
+
+   private:
+    // Whether an array is 0 outside the layers of one axis, so that its margins are the same cells of all planes.
+    static bool stays_in_place(int array) { return !(layers_of[array] & (layers_of[array] - 1)); }
+
+    // Stores zeros in those cells of a plane that lie in the margin of one of the ``axes``.
+    void clear_margin(int axes, Rows to, long i, long j0, long j1, long x0, long x1) const {
+        bool all = axes & 1 && near(0, i);
+        if (!all && axes == 1) return;
+        for (long j = j0; j < j1; j++) {
+            real* row = to.p + j * to.pitch;
+            if (all || (axes & 2 && near(1, j))) clear(row, x0, x1);
+            else if (axes & 4) {
+                clear(row, x0, min(x1, lo[2] + margin(2)));
+                clear(row, max(x0, hi[2] - margin(2)), x1);
             }
         }
     }
+
+   public:
     static void clear(real* row, long x0, long x1) {
-        for (long x = x0; x < x1; x++) row[x] = 0;
+        if (x0 < x1) memset(row + x0, 0, (x1 - x0) * sizeof(real));
     }
 };

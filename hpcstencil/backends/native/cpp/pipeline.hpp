@@ -234,10 +234,12 @@ struct Pipeline {
         const Level& l = level[ring[r].level];
         return (whole ? 0 : l.reach[a]) + l.deep[a] + ring[r].width[a];
     }
-    long cells(long tile1, long tile2, bool whole1, bool whole2) const {
+    // Cells of all rings, or of those that hold values outside absorbing layers.
+    long cells(long tile1, long tile2, bool whole1, bool whole2, bool outside_layers = false) const {
         long sum = 0;
         for (int r = 0; r < rings; r++)
-            sum += round_up(ring[r].planes * rows(r, tile1, whole1) * pitch(r, tile2, whole2), LANES);
+            if (!outside_layers || !layers_of[ring[r].array])
+                sum += round_up(ring[r].planes * rows(r, tile1, whole1) * pitch(r, tile2, whole2), LANES);
         return sum + 2 * LANES;  // vectors may begin before the first row and end after the last one
     }
 };

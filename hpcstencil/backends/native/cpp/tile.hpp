@@ -67,6 +67,12 @@ struct Tile {
             region(ring.level, 2, lo, hi);
             origin[r] -= round_down(lo - ring.width[2], LANES);
             next += ring.planes * s.plane;
+            if (!LAYERS) continue;
+            long j0, j1;
+            region(ring.level, 1, j0, j1), region(ring.level, 2, lo, hi);
+            for (long n = 0; n < ring.planes; n++)
+                plan.layers.clear_ring_margin(ring.array, {origin[r] + n * s.plane, s.pitch}, j0, j1,
+                                              round_down(lo, LANES), round_up(hi, LANES));
         }
         for (int t = 0; t <= pipe.steps; t++)
             prepare(call.parameters, call.constants, call.clock[0] + (job.first + t) * call.clock[2], call.clock[2],
@@ -176,7 +182,7 @@ struct Tile {
     // some outside lo .. hi - 1.
     void run(const Work& w, long i) {
         const Pass& pass = *w.pass;
-        Rows in[VARIANTS][PLANES], out[PLANES];
+        Rows out[PLANES];
         w.unstored.record(call, scalars[w.step], plan.tables, plan.layers, i, from, to, [&](const Plane& plane, long n) {
             if (plane.input < 0) return plan.fixed_arrays.at(plane, n);
             int r = pipe.ring_of[w.step][Unstored::array(plane)];
@@ -184,22 +190,21 @@ struct Tile {
         });
         for (long k = 0; k < AT_ONCE; k += pass.at_once) {
             if (i + k + pass.at_once <= w.lo || i + k >= w.hi) continue;
-            for (long n = 0; n < pass.outputs * pass.at_once; n++)
-                out[n] = ring_plane(pipe.output(w.level, n % pass.outputs), -k - n / pass.outputs);
-            int known = 0;  // the variants, a set of bits, whose planes are in ``in``
+            for (int o = 0; o < pass.outputs; o++) {
+                int r = pipe.output(w.level, o);
+                for (int n = 0; n < pass.at_once; n++) out[n * pass.outputs + o] = ring_plane(r, int(-k - n));
+            }
+            VariantPlanes in;
             plan.layers.each_region(
                 i + k, pass.at_once, w.j0, w.j1, w.x0, w.x1, [&](int mask, long j0, long j1, long x0, long x1) {
                     const Variant& variant = *pass.variant[mask];
-                    for (long n = 0; n < variant.planes * (pass.at_once / variant.at_once) && !(known >> mask & 1); n++) {
-                        const Source& source = sources[w.first[mask] + n % variant.planes];
-                        long more = k + n / variant.planes * variant.at_once;
-                        in[mask][n] = source.ring < 0
-                                          ? plan.fixed_arrays.at(variant.plane[n % variant.planes], i + more)
-                                          : ring_plane(source.ring, source.back - more);
-                    }
-                    known |= 1 << mask;
-                    compute_variant(pass, variant, scalars[w.step], plan.tables, i + k, in[mask], out, j0, j1, x0, x1, true);
-                    plan.layers.clear_margins(pass, out, mask, i + k, j0, j1, x0, x1);
+                    const Rows* planes = in.of(pass, mask, [&](int n, int more) {
+                        const Source& source = sources[w.first[mask] + n];
+                        return source.ring < 0 ? plan.fixed_arrays.at(variant.plane[n], i + k + more)
+                                               : ring_plane(source.ring, source.back - k - more);
+                    });
+                    compute_variant(pass, variant, scalars[w.step], plan.tables, i + k, planes, out, j0, j1, x0, x1, true);
+                    plan.layers.clear_margins(pass, out, true, mask, i + k, j0, j1, x0, x1);
                 });
             upcoming.next_portion();
             record_cells(w.records, call, pass, i + k, out, from, to);
@@ -212,6 +217,7 @@ struct Tile {
     void fill_ghosts(int r, long i) {
         const Ring& ring = pipe.ring[r];
         if (!ring.width[0] && !ring.width[1] && !ring.width[2]) return;
+        if (plan.layers.is_empty(ring.array, i)) return;
         fill_ghosts_in_plane(r, i);
         if (ring.deep) return;
         long n = call.count[0], w = ring.width[0];

@@ -281,7 +281,7 @@ struct Sweep {
     void compute(int q, long i, long i0, long i1, long j0, long j1) {
         const Level& mine = pipe.level[q];
         const Pass& pass = passes[mine.pass];
-        Rows from[VARIANTS][PLANES], to[PLANES];
+        Rows to[PLANES];
         const Chunks& cut = chunk[q];
         const long first[AXES] = {max(i0, part.from[0]), max(j0, part.from[1]), 0},
                    end[AXES] = {min(i1, part.to[0]), min(j1, part.to[1]), call.count[2]};
@@ -294,18 +294,14 @@ struct Sweep {
         for (long m = 0; m < AT_ONCE; m += pass.at_once) {
             long n = upward ? m : AT_ONCE - pass.at_once - m;  // in the order of the sweep: planes overwrite others
             if (i + n + pass.at_once <= i0 || i + n >= i1) continue;
-            int known = 0;  // the variants, a set of bits, whose planes are in ``from``
+            VariantPlanes from;
             auto planes_of = [&](int mask) {
-                const Variant& variant = *pass.variant[mask];
-                for (long p = 0; p < variant.planes * (pass.at_once / variant.at_once) && !(known >> mask & 1); p++) {
-                    int m = p % variant.planes;
-                    long k = i + n + p / variant.planes * variant.at_once;
-                    if (variant.plane[m].input < 0) from[mask][p] = wavefront.fixed_arrays.at(variant.plane[m], k);
-                    else
-                        from[mask][p] = {part.origin[field_in[q][mask][m]] + k * part.plane + in[q][mask][m], part.pitch};
-                }
-                known |= 1 << mask;
-                return from[mask];
+                return from.of(pass, mask, [&](int p, int more) {
+                    const Plane& plane = pass.variant[mask]->plane[p];
+                    if (plane.input < 0) return wavefront.fixed_arrays.at(plane, i + n + more);
+                    real* origin = part.origin[field_in[q][mask][p]] + in[q][mask][p];
+                    return Rows{origin + (i + n + more) * part.plane, part.pitch};
+                });
             };
             for (int p = 0; p < pass.outputs * pass.at_once; p++) {
                 int o = p % pass.outputs;
@@ -321,7 +317,7 @@ struct Sweep {
                         i + n, pass.at_once, j, j + 1, x0, x1, [&](int mask, long, long, long v0, long v1) {
                             compute_variant(pass, *pass.variant[mask], scalars[mine.step], wavefront.tables, i + n,
                                             planes_of(mask), to, j, j + 1, v0, v1, upward);
-                            wavefront.layers.clear_margins(pass, to, mask, i + n, j, j + 1, v0, v1);
+                            wavefront.layers.clear_margins(pass, to, false, mask, i + n, j, j + 1, v0, v1);
                         });
                     upcoming.next_portion(), tile_edge.next_portion();
                 }
@@ -359,6 +355,7 @@ struct Sweep {
     void fill_ghosts(int q, int f, int r, long i, long j0, long j1) {
         const Ring& ring = pipe.ring[r];
         if (!ring.width[0] && !ring.width[1] && !ring.width[2]) return;
+        if (wavefront.layers.is_empty(ring.array, i)) return;
         fill_ghosts_in_plane(q, f, ring, i, j0, j1);
         long n = call.count[0], w = ring.width[0];
         if (!w) return;
