@@ -86,12 +86,13 @@ def steps_in_place(simulation: Simulation, threads: int = 1) -> bool:
 
 
 def random_block(problem: Problem, simulation: Simulation, seed: int = 1) -> dict[str, np.ndarray]:
-    """This process's block of random global fields."""
+    """This process's block of random global fields; memory fields of absorbing layers, which always begin at 0, are 0."""
     rng = np.random.default_rng(seed)
     index = tuple(slice(*r) for r in simulation.ranges)
     members = (len(problem.members),) if problem.members else ()
     shape, dtype = (*problem.config.grid.shape, *members), simulation.dtype
-    return {name: np.ascontiguousarray(rng.random(shape).astype(dtype)[index]) for name in problem.fields}
+    blocks = {name: np.ascontiguousarray(rng.random(shape).astype(dtype)[index]) for name in problem.fields}
+    return {name: block * (name not in problem.memory or name not in problem.trees) for name, block in blocks.items()}
 
 
 def stepped(problem: Problem, simulation: Simulation, steps: int, dt: float, seed: int = 1) -> dict[str, np.ndarray]:

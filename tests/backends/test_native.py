@@ -328,7 +328,8 @@ def test_stages_share_the_functions_of_their_inner_results(integrator):
     )
     stages = len(step.plan.problem.method.stages)
     each = [
-        [p.function for p in step.passes[n :: len(step.passes) // stages]] for n in range(len(step.passes) // stages)
+        [p.whole.function for p in step.passes[n :: len(step.passes) // stages]]
+        for n in range(len(step.passes) // stages)
     ]
     assert len(step.passes) > stages
     assert [len(set(functions)) for functions in each[:-1]] == [1] * (len(each) - 1)

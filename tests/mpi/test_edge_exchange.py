@@ -42,6 +42,42 @@ def calls(simulation, count):
     return simulation.get(fields, ("u", "v"))
 
 
+def layered(**decomposition):
+    """Waves between absorbing layers of different widths, which end inside blocks, and a wall."""
+    return problem_of(
+        grid={"shape": [97, 118]},
+        equation={"name": "wave"},
+        boundary={
+            "x": {"cpml": {"width": 9.0}},
+            "y": {"lower": {"neumann": 0.0}, "upper": {"cpml": {"width": 31.0}}},
+        },
+        numerics={"integrator": "ssprk3", "order": 4},
+        decomposition=decomposition,
+    )
+
+
+def layered_calls(simulation):
+    """All fields, those of layers included, after calls of different lengths."""
+    fields, first = simulation.put(random_block(simulation.problem, simulation)), 0
+    for steps in (1, 7, 5):
+        fields, first = simulation.advance(fields, StepRange(0.0, first, 0.1, steps)), first + steps
+    return simulation.get(fields, simulation.problem.fields)
+
+
+@pytest.mark.parametrize(
+    "decomposition",
+    ({}, {"exchange": "mpi", "steps_per_exchange": 2}, {"exchange": "mpi4jax"}),
+    ids=("memory", "messages", "mpi4jax"),
+)
+def test_layers_on_some_blocks_give_the_bits_of_one_process(communicator, decomposition):
+    expected = from_rank_0(communicator, lambda: layered_calls(simulation_of(layered(), kernel="native")))
+    simulation = simulation_of(layered(**decomposition), communicator, kernel="native")
+    index = tuple(slice(*r) for r in simulation.ranges)
+    assert expected["u.psi_x"].any() and expected["u.zeta_y"].any()
+    for name, block in layered_calls(simulation).items():
+        assert block.tobytes() == np.ascontiguousarray(expected[name][index]).tobytes(), name
+
+
 @pytest.mark.parametrize("every", (1, 2, "auto"))
 def test_shared_memory_and_messages_give_the_bits_of_one_process(communicator, every):
     expected = from_rank_0(communicator, lambda: calls(simulation_of(problem(), kernel="native"), 5))

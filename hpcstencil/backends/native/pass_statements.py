@@ -6,11 +6,13 @@ Stencils of the same array with the same coefficient are merged into one stencil
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hpcstencil.backends.native.expression_writer import HERE, Offset, Writer, changes, whole_numbers
 from hpcstencil.backends.native.scalars import Functions, Scalars
+from hpcstencil.backends.native.vanishing import NOTHING, Absent, vanishes
 from hpcstencil.numerics.finite_differences import Stencil, is_large
 from hpcstencil.symbolic.expressions import (
     FUNCTIONS,
@@ -30,6 +32,8 @@ from hpcstencil.symbolic.stencil_reach import axes_of
 
 # Names stored under these keys are valid everywhere in a step.
 FOR_ALL = ("array", "row", "pitch", "slide", "table", "scalar")
+# What a statement computes with, besides numbers: values, or cells of rows and tables.
+OPERANDS = re.compile(r"\b(?:[vhrsw]\d+|[xj]|in|q)\b")
 FURTHEST = 7  # largest offset, in cells, at which a sliding vector can be read in both precisions
 Row = tuple[int, int, int]  # an array, and the offsets of a plane and a row
 Term = tuple[tuple[Node, ...], float, str]  # (factors that are the same in all cells, a number, the value in a cell)
@@ -100,7 +104,8 @@ class Cells(Writer):
     """Writer of the statements for the cells of a pass, one ``scope`` after the other.
 
     With ``by_pitch``, rows are addressed by their distance from one row of the plane, which needs fewer registers. Rows in
-    ``slides`` are read by sliding vectors (vector.hpp).
+    ``slides`` are read by sliding vectors (vector.hpp). Fields and arrays that are ``absent`` count as 0: statements that
+    compute with nothing else run before the loop over cells. The arithmetic is the same, down to the signs of zeros.
     """
 
     scalars: Scalars
@@ -109,6 +114,7 @@ class Cells(Writer):
     scope: Scope
     by_pitch: bool = False  # rows are found by their distance from one of their plane
     slides: Collection[Row] = ()  # rows whose vectors slide, see vector.hpp
+    absent: Absent = NOTHING
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -118,6 +124,7 @@ class Cells(Writer):
         self.sliding: list[str] = []
         self.reads = Reads()
         self.made: dict[tuple[int, Offset], str] = {}  # values of arrays that this pass computes
+        self.everywhere: set[str] = set()  # names of values that are the same in all cells
 
     def turn_to(self, scope: Scope) -> None:
         """Make ``scope`` the context of the following statements."""
@@ -153,7 +160,18 @@ class Cells(Writer):
         name = f"h{self.count}"
         self.count += 1
         lines.append(f"const W {name} = {text};")
+        if lines is self.head:
+            self.everywhere.add(name)
         return name
+
+    def let(self, text: str) -> str:
+        if self.absent.arrays and set(OPERANDS.findall(text)) <= self.everywhere:
+            return self.hoisted(self.head, text)
+        return super().let(text)
+
+    def nothing(self) -> str:
+        """Return the C++ name of a vector of zeros."""
+        return self.once(("scalar", "nothing"), HERE, lambda: self.hoisted(self.head, "zero<W>()"))
 
     def leaf(self, tree: Node, at: Offset) -> str | None:
         if tree in self.scope.held:
@@ -161,7 +179,8 @@ class Cells(Writer):
         if isinstance(tree, Field):
             raise AssertionError(f"{tree.name} is in no array")
         if varies(tree):
-            return None
+            product = isinstance(tree, Pointwise) and tree.function == "multiply"
+            return self.nothing() if product and self.absent.fields and vanishes(tree, self.absent.fields) else None
         axes = axes_of(tree)
         if not axes:
             return self.scalar((tree,), 1.0)
@@ -182,6 +201,8 @@ class Cells(Writer):
 
     def loaded(self, array: int, at: Offset) -> str:
         """Return the C++ expression for the value of an array at the offset ``at``, and record the read."""
+        if array in self.absent.arrays:
+            return self.nothing()
         array = self.scope.renamed.get(array, array)
         if (array, at) in self.made:
             return self.made[array, at]
@@ -241,6 +262,8 @@ class Cells(Writer):
 
     def looped(self, stencil: Stencil, array: int, at: Offset) -> str:
         """Return the C++ expression for Σ_j w_j array(at + o_j), with a loop for each run of weights along the last axis."""
+        if array in self.absent.arrays:
+            return self.nothing()
         array = self.scope.renamed.get(array, array)
         places = sorted((self.shifted(at, o), w) for o, w in zip(stencil.offsets, stencil.weights, strict=True))
         weights = self.once(("table", stencil), HERE, lambda: self.listed([w for _, w in places]))

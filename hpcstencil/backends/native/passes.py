@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from hpcstencil.backends.backend import Unsupported
 from hpcstencil.backends.native.expression_writer import Numbers, Offset
 from hpcstencil.backends.native.pass_statements import Cells, Row, Scope
 from hpcstencil.backends.native.scalars import Functions, Scalars
+from hpcstencil.backends.native.vanishing import NO_LAYERS, NOTHING, Absent, Layers
 from hpcstencil.problem.problem import Problem
 from hpcstencil.symbolic.expressions import Field, Node, walk
 
@@ -41,12 +43,15 @@ class Array:
         Whether cells beyond the boundary are computed like inner cells, instead of by a boundary condition.
     beside
         The arrays that hold the fields at that time, by field, unless these are the first arrays of the step.
+    rate_of
+        The field of whose time derivative it holds values; "" for other arrays.
     """
 
     operand: Node | None
     node: float = 0.0
     deep: bool = False
     beside: Mapping[str, int] = field(default_factory=dict)
+    rate_of: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,13 +74,14 @@ class Plan:
     """The step of a problem as ``parts``, which compute ``arrays``.
 
     The first arrays are the fields, followed by the estimated errors of some fields. ``ends`` are the numbers of the arrays
-    that hold these after the step.
+    that hold these after the step. ``layers`` are the absorbing layers outside which some arrays are 0.
     """
 
     problem: Problem
     arrays: tuple[Array, ...]
     parts: Parts
     ends: tuple[int, ...]
+    layers: Layers = NO_LAYERS
 
     @property
     def ndim(self) -> int:
@@ -94,6 +100,19 @@ class Plan:
         values: dict[Node | None, int] = {Field(name): number for number, name in enumerate(self.fields)}
         return [ends.get(n, values.get(array.operand, -1)) for n, array in enumerate(self.arrays)]
 
+    @cached_property
+    def layer_axes(self) -> list[frozenset[int]]:
+        """For each array, the axes of the layers outside which it is 0; empty if it is not 0 there."""
+        trees = (Field(array.rate_of) if array.rate_of else array.operand for array in self.arrays)
+        return [frozenset() if tree is None else self.layers.axes(tree) for tree in trees]
+
+    def absent(self, axes: Collection[int]) -> Absent:
+        """Return what is 0 in cells that lie in the layers of these ``axes`` and of no other one."""
+        return Absent(
+            frozenset(name for name, axis in self.layers.axis.items() if axis not in axes),
+            frozenset(n for n, own in enumerate(self.layer_axes) if own and not own & set(axes)),
+        )
+
 
 def fields_of(problem: Problem) -> tuple[str, ...]:
     """Return the names of a problem's fields, sorted as JAX sorts the keys of a dict.
@@ -104,32 +123,59 @@ def fields_of(problem: Problem) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class Pass:
-    """A pass over the grid, as the C++ driver needs it.
+class Variant:
+    """A C++ function that computes a pass in some cells: those in the layers of some axes and outside the others.
 
     Attributes
     ----------
     function
-        The name of its C++ function.
+        The name of the function.
     scalars
         The index of its first scalar in s[].
-    inputs
-        The arrays that it reads: (number, distance of the reads in cells per axis, whether it reads along only one axis at
-        a time).
     planes
-        The planes that it reads: (index of an input, offset along the first axis). Fixed arrays have negative indices.
+        The planes that it reads: (index of an input of the pass, offset along the first axis). Fixed arrays have negative
+        indices.
     outputs
-        The numbers of the arrays that it fills. An array of the next step is offset by the number of all arrays.
+        The indices of those outputs of the pass that it fills. The others are 0.
     at_once
         The number of planes that it computes together.
     """
 
     function: str
     scalars: int
-    inputs: list[tuple[int, list[int], bool]]
     planes: list[tuple[int, int]]
     outputs: list[int]
     at_once: int
+
+
+@dataclass(frozen=True)
+class Pass:
+    """A pass over the grid, as the C++ driver needs it.
+
+    Attributes
+    ----------
+    inputs
+        The arrays that it reads: (number, distance of the reads in cells per axis, whether it reads along only one axis at
+        a time).
+    outputs
+        The numbers of the arrays that it fills. An array of the next step is offset by the number of all arrays.
+    variants
+        Its functions, by the axes in whose layers the cells lie. Without layers there is one, for the empty set.
+    """
+
+    inputs: list[tuple[int, list[int], bool]]
+    outputs: list[int]
+    variants: Mapping[frozenset[int], Variant]
+
+    @property
+    def whole(self) -> Variant:
+        """The function that computes all outputs."""
+        return self.variants[max(self.variants, key=len)]
+
+    @property
+    def at_once(self) -> int:
+        """The number of planes that the driver computes together: a multiple of that of each variant."""
+        return max(variant.at_once for variant in self.variants.values())
 
 
 class Text:
@@ -149,11 +195,16 @@ class Text:
         self.functions: dict[str, str] = {}  # text -> name
 
     def statements(
-        self, parts: Sequence[Part], planes: int = 1, by_pitch: bool = False, slides: Collection[Row] = ()
+        self,
+        parts: Sequence[Part],
+        planes: int = 1,
+        by_pitch: bool = False,
+        slides: Collection[Row] = (),
+        absent: Absent = NOTHING,
     ) -> Cells:
         """Write the statements for the ``parts`` of a pass that computes ``planes`` planes together.
 
-        ``by_pitch`` and ``slides`` are as in `Cells`.
+        ``by_pitch``, ``slides`` and ``absent`` are as in `Cells`. Absent arrays are not computed.
         """
         code = Cells(
             self.numbers,
@@ -165,14 +216,16 @@ class Text:
             NOWHERE,
             by_pitch,
             slides,
+            absent,
         )
         for part in parts:
             code.turn_to(part.scope)
             values = {}
+            wanted = {array: write for array, write in part.outputs.items() if array not in absent.arrays}
             for plane in range(planes):
                 at = (plane, 0, 0)
                 code.scope = replace(part.scope, plane=plane)
-                values.update({(array, at): write(code, at) for array, write in part.outputs.items()})
+                values.update({(array, at): write(code, at) for array, write in wanted.items()})
             renamed = part.scope.renamed
             code.made.update({(renamed.get(array, array), at): name for (array, at), name in values.items()})
         return code
@@ -186,13 +239,13 @@ class Trials:
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
-        self.written: dict[Parts, Cells] = {}
+        self.written: dict[tuple[Parts, Absent], Cells] = {}
 
-    def of(self, parts: Sequence[Part]) -> Cells:
-        """Return the statements for one cell of the parts that share a pass."""
-        known = tuple(parts)
+    def of(self, parts: Sequence[Part], absent: Absent = NOTHING) -> Cells:
+        """Return the statements for one cell of the parts that share a pass, where some arrays are ``absent``."""
+        known = tuple(parts), absent
         if known not in self.written:
-            self.written[known] = Text(self.problem).statements(known)
+            self.written[known] = Text(self.problem).statements(known[0], absent=absent)
         return self.written[known]
 
 
@@ -244,11 +297,12 @@ def written(plan: Plan, trials: Trials, passes: Sequence[Parts], ends: Parts, te
     beside = fields_beside_faces(plan)
     at_faces = {array.beside[name] for array in plan.arrays if array.beside for name in beside}
     wanted = {*plan.ends, *at_faces, *(array for arrays in read for array in arrays)}
-    longest = max(len(trials.of(parts).lines) for parts in passes)
-    results = [pass_of(trials, parts, wanted, longest, text) for parts in passes]
+    outside = plan.absent(frozenset())
+    longest = max(len(trials.of(parts, outside).lines) for parts in passes)
+    results = [pass_of(plan, trials, parts, wanted, longest, text) for parts in passes]
     if ends:
         later = {array + len(plan.arrays) for arrays in read[1:] for array in arrays}
-        results.append(pass_of(trials, ends, ends_read(plan, trials, passes) | later, longest, text))
+        results.append(pass_of(plan, trials, ends, ends_read(plan, trials, passes) | later, longest, text))
     return results
 
 
@@ -278,33 +332,56 @@ def planes_at_once(ndim: int, statements: int, longest: int) -> int:
     """
     if ndim == 1 or statements > LONG or (ndim == 3 and longest > LONG):
         return 1
-    return 4 if ndim == 2 and longest <= FEW else 2
+    return 4 if ndim == 2 and max(longest, statements) <= FEW else 2
 
 
-def pass_of(trials: Trials, parts: Parts, wanted: Collection[int], longest: int, text: Text) -> Pass:
+def pass_of(plan: Plan, trials: Trials, parts: Parts, wanted: Collection[int], longest: int, text: Text) -> Pass:
     """Return the pass of ``parts``, which stores their ``wanted`` results.
 
-    Its function and scalars are added to ``text``; ``longest`` is as in `planes_at_once`. Raises Unsupported if the pass reads
+    Its functions and scalars are added to ``text``; ``longest`` is as in `planes_at_once`. Raises Unsupported if the pass reads
     or writes more than `MOST_PLANES` planes.
     """
-    tried = trials.of(parts)
+    reads = trials.of(parts).reads
+    inputs = [(array, reach, array not in reads.corners) for array, reach in reads.reach.items()]
+    places = {array: n for n, array in enumerate(reads.reach)}
+    outputs = list(dict.fromkeys(array for array, _ in trials.of(parts).made if array in wanted))
+    variants = {
+        axes: variant_of(trials, parts, places, outputs, plan.absent(axes), longest, text)
+        for axes in reversed(plan.layers.subsets())
+    }
+    return Pass(inputs, outputs, variants)
+
+
+def variant_of(
+    trials: Trials,
+    parts: Parts,
+    places: Mapping[int, int],
+    outputs: Sequence[int],
+    absent: Absent,
+    longest: int,
+    text: Text,
+) -> Variant:
+    """Return the function of a pass for cells where some arrays are ``absent``, and add it to ``text``.
+
+    ``places`` are the indices of the pass's inputs, by array, and ``outputs`` the arrays that it fills. Raises Unsupported
+    like `pass_of`.
+    """
+    tried = trials.of(parts, absent)
     planes = planes_at_once(len(text.axis_of), len(tried.lines), longest)
     along = tried.reads.along
     most = sorted(along, key=lambda row: -len(along[row]))[: MOST_SLIDING // planes]
     slides = {(array, i + plane, j) for array, i, j in most for plane in range(planes)}
-    code = text.statements(parts, planes, len(tried.row) > MANY_ROWS, slides)
-    outputs = list(dict.fromkeys(array for array, _ in code.made if array in wanted))
-    reads = code.reads
-    inputs = [(array, reach, array not in reads.corners) for array, reach in reads.reach.items()]
-    places = {array: n for n, array in enumerate(reads.reach)} | {a: a for a, _ in reads.planes if a < 0}
-    looked_at = [(places[array], offset) for array, offset in reads.planes]
+    code = text.statements(parts, planes, len(tried.row) > MANY_ROWS, slides, absent)
+    made = {array for array, _ in code.made}
+    stored = [array for array in outputs if array in made]
+    looked_at = [(array if array < 0 else places[array], offset) for array, offset in code.reads.planes]
     if len(looked_at) > MOST_PLANES or planes * len(outputs) > MOST_PLANES:
         raise Unsupported("the equation looks at too many arrays at once")
-    body = function_of(code, outputs)
+    body = function_of(code, stored)
     name = text.functions.setdefault(body, f"pass{len(text.functions)}")
     first = len(text.scalars.entries)
     text.scalars.entries += code.own
-    return Pass(name, first, inputs, looked_at, outputs, planes)
+    return Variant(name, first, looked_at, [outputs.index(array) for array in stored], planes)
 
 
 def function_of(code: Cells, outputs: Sequence[int]) -> str:

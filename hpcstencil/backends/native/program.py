@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from hpcstencil.backends.backend import Unsupported
 from hpcstencil.backends.native.expression_writer import Offset
 from hpcstencil.backends.native.pass_statements import Cells, Scope
+from hpcstencil.backends.native.passes import Pass
 from hpcstencil.backends.native.step import Step, step_of
 from hpcstencil.backends.native.thin_blocks import Section, sections
 from hpcstencil.problem.problem import Problem
@@ -92,14 +93,17 @@ def recordable(step: Step) -> tuple[str, ...]:
     """Return the fields whose cells probes can record after every step.
 
     A pass stores such a field, or the last pass of the step computes it and can do so again (`Unstored` in
-    cell_samples.hpp). A pass that joins two steps may skip fields that no later pass reads.
+    cell_samples.hpp). A pass that joins two steps may skip fields that no later pass reads. Memory fields of absorbing
+    layers are stored only near these.
     """
     plan, passes = step.plan, step.passes[: len(step.parts)]
     made = {array for each in passes for array in each.outputs}
     if step.joins_steps:
         joined = set(step.passes[-1].outputs)
         made -= {array for array in passes[0].outputs if array + len(plan.arrays) not in joined}
-    return tuple(name for name, end in zip(plan.fields, plan.ends, strict=False) if end in made)
+    return tuple(
+        name for name, end in zip(plan.fields, plan.ends, strict=False) if end in made and name not in plan.layers.axis
+    )
 
 
 @dataclass(frozen=True)
@@ -133,16 +137,33 @@ def counts(step: Step, furthest: Sequence[int] = (0, 0, 0), **others: int) -> li
     ``furthest`` is as in `Numbers`. ``others`` are the counts named in `OTHERS`, 0 by default.
     """
     real = {"float32": "float", "float64": "double"}[step.plan.problem.config.numerics.precision]
+    problem, layers = step.plan.problem, step.plan.layers
+    reach = [0, 0, 0]
+    for axis, n in enumerate(problem.discretization.radius(problem.rates()) if layers.profiles else ()):
+        reach[step.text.axis_of[axis]] = n
     return [
         f"typedef {real} real;",
         f"constexpr int GIVEN = {len(step.plan.fields)}, FIELDS = {len(step.plan.ends)}, ARRAYS = {len(step.plan.arrays)}, "
         f"PASSES = {len(step.parts)}, AT_ONCE = {max(p.at_once for p in step.passes)}, "
-        f"PLANES = {max(max(len(p.planes), len(p.outputs) * p.at_once) for p in step.passes)};",
+        f"PLANES = {max(most_planes(p) for p in step.passes)};",
+        f"constexpr int LAYERS = {bits(step, layers.profiles)}, LAYER_TABLES = {sum(map(len, layers.profiles.values()))};",
+        f"constexpr long LAYER_REACH[3] = {{{', '.join(map(str, reach))}}};",
         f"constexpr int {', '.join(f'{name} = {others.get(name, 0)}' for name in OTHERS)};",
         f"constexpr long MAX_OFFSET[3] = {{{', '.join(map(str, furthest))}}};",
         f"constexpr bool JOINS_STEPS = {str(step.joins_steps).lower()};",
         f"constexpr double STATEMENTS = {step.statements:.1f};",
     ]
+
+
+def bits(step: Step, axes: Iterable[int]) -> int:
+    """Return the number whose bits stand for these axes of the problem, by their number in the driver."""
+    return sum(1 << step.text.axis_of[axis] for axis in axes)
+
+
+def most_planes(each: Pass) -> int:
+    """Return the largest number of planes that the driver hands to a pass, of those it reads and of those it writes."""
+    read = [len(v.planes) * (each.at_once // v.at_once) for v in each.variants.values()]
+    return max(*read, len(each.outputs) * each.at_once)
 
 
 def geometry(step: Step, sides: Sides, bare: bool) -> list[str]:
@@ -159,22 +180,30 @@ def geometry(step: Step, sides: Sides, bare: bool) -> list[str]:
             f"{{{array}, {{{', '.join(map(str, reach))}}}, {str(straight).lower()}}}"
             for array, reach, straight in p.inputs
         )
-        planes = ", ".join(f"{{{i}, {o}}}" for i, o in p.planes)
         listed += [
             f"static const Input inputs{n}[] = {{{inputs or '{}'}}};",
-            f"static const Plane planes{n}[] = {{{planes or '{}'}}};",
             f"static const int outputs{n}[] = {{{', '.join(map(str, p.outputs))}}};",
         ]
-        rows.append(
-            f"{{{'compute, 0' if bare else f'{p.function}, {p.scalars}'}, {len(p.inputs)}, {len(p.planes)}, {len(p.outputs)}, "
-            f"{p.at_once}, inputs{n}, planes{n}, outputs{n}}}"
-        )
+        variants = {}
+        for axes, v in p.variants.items():
+            name = f"{n}_{bits(step, axes)}"
+            planes = ", ".join(f"{{{i}, {o}}}" for i, o in v.planes)
+            listed += [
+                f"static const Plane planes{name}[] = {{{planes or '{}'}}};",
+                f"static const int filled{name}[] = {{{', '.join(map(str, v.outputs)) or '0'}}};",
+                f"static const Variant variant{name} = {{{'compute, 0' if bare else f'{v.function}, {v.scalars}'}, "
+                f"{len(v.planes)}, {len(v.outputs)}, {v.at_once}, planes{name}, filled{name}}};",
+            ]
+            variants[bits(step, axes)] = f"&variant{name}"
+        every = ", ".join(variants[mask & max(variants)] for mask in range(8 if max(variants) else 1))
+        rows.append(f"{{{len(p.inputs)}, {len(p.outputs)}, {p.at_once}, inputs{n}, outputs{n}, {{{every}}}}}")
     return [
         *listed,
         f"const Pass passes[PASSES + JOINS_STEPS] = {{{', '.join(rows)}}};",
         f"const Array arrays[ARRAYS] = {{{', '.join(arrays)}}};",
         f"const int ends[FIELDS] = {{{', '.join(map(str, step.plan.ends))}}};",
         f"const int field_of[ARRAYS] = {{{', '.join(map(str, step.plan.field_of))}}};",
+        f"const unsigned char layers_of[ARRAYS] = {{{', '.join(str(bits(step, axes)) for axes in step.plan.layer_axes)}}};",
     ]
 
 
@@ -204,13 +233,14 @@ def outline(step: Step, sides: Sides) -> str:
         "static void compute(const Place&, const Rows*, const Rows*, long, long, long, long) {}",
         "static void fill(const Place&, real*, const real*, long, const Rows*, long, long, long, long, long) {}",
         *geometry(step, sides, bare=True),
-        "const int table_axis[TABLES + 1] = {0};", "",
+        "const int table_axis[TABLES + 1] = {0}, layer_table[LAYER_TABLES + 1] = {0};", "",
     ])  # fmt: skip
 
 
 def text(step: Step, sides: Sides) -> str:
     """Return the C++ text of the program that takes a step."""
     functions = [f"static void {name}{body}" for body, name in step.text.functions.items()]
+    profiles = [step.text.tables.index(tree) for trees in step.plan.layers.profiles.values() for tree in trees]
     tables, fixed = (
         [f"case {n}: {{ {text} }}" for n, text in enumerate(functions.texts.values())]
         for functions in (step.text.tables, step.text.fixed)
@@ -231,6 +261,7 @@ def text(step: Step, sides: Sides) -> str:
         *functions,
         *geometry(step, sides, bare=False),
         f"const int table_axis[TABLES + 1] = {{{', '.join(map(str, [*table_axes, 0]))}}};",
+        f"const int layer_table[LAYER_TABLES + 1] = {{{', '.join(map(str, [*profiles, 0]))}}};",
         "static void prepare(const double* p, const double* c, double time, double dt, real* s) {",
         *step.text.scalars.lines(),
         "}",

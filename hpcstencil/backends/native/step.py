@@ -33,6 +33,7 @@ from hpcstencil.backends.native.passes import (
     joined_ends,
     written,
 )
+from hpcstencil.backends.native.vanishing import layers_of
 from hpcstencil.numerics.integrators import ERROR, MEMORY, NEW, Stage
 from hpcstencil.problem.problem import Problem
 from hpcstencil.symbolic.expressions import (
@@ -132,7 +133,7 @@ class Step:
     joins_steps
         Whether the last entry of ``passes`` joins the last pass of a step to the first pass of the next.
     statements
-        The average number of statements per cell in a pass.
+        The average number of statements per cell in a pass, outside absorbing layers.
     """
 
     plan: Plan
@@ -153,7 +154,7 @@ def step_of(problem: Problem) -> Step:
     ends = joined_ends(plan, trials, parts)
     text = Text(problem)
     passes = written(plan, trials, parts, ends, text)
-    statements = sum(len(trials.of(p).lines) for p in parts) / len(parts)
+    statements = sum(len(trials.of(p, plan.absent(frozenset())).lines) for p in parts) / len(parts)
     return Step(plan, tuple(parts), tuple(passes), bool(ends), statements, text)
 
 
@@ -161,7 +162,7 @@ def planned(problem: Problem, trials: Trials) -> Plan:
     """Return the plan of a step: its parts, stage by stage, and the arrays that they fill."""
     planner = Planner(problem, trials)
     ends = planner.take()
-    return Plan(problem, tuple(planner.arrays), tuple(planner.parts), tuple(ends))
+    return Plan(problem, tuple(planner.arrays), tuple(planner.parts), tuple(ends), layers_of(problem))
 
 
 class Planner:
@@ -233,7 +234,7 @@ class Planner:
         """
         node = self.problem.method.nodes[j]
         held = self.inner(values, trees, node)
-        made = {name: self.array(None, node) for name in trees}
+        made = {name: self.array(None, node, rate_of=name) for name in trees}
         self.add({made[name]: value_of(tree) for name, tree in trees.items()}, held, node)
         return made
 
@@ -273,14 +274,14 @@ class Planner:
             outputs[target] = self.combination(stage, name, values, slopes, new, trees)
             moved[name] = target
             if stage.remembered:
-                kept[name] = self.array(None, node)
+                kept[name] = self.array(None, node, rate_of=name)
                 moved[name + MEMORY] = kept[name]
         for name in moving:
             beside = {field: moved[field] for field in self.fields}
             self.arrays[moved[name]] = replace(self.arrays[moved[name]], beside=beside)
         if keep:
             for name in wanted:
-                kept.setdefault(name, self.array(None, node))
+                kept.setdefault(name, self.array(None, node, rate_of=name))
             assert new is not None
             slopes[new] = kept
         for name, array in kept.items():
@@ -330,9 +331,9 @@ class Planner:
             deep = {tree for tree, array in held.items() if self.arrays[array].deep}
             self.parts.append(Part(outputs, Scope(dict(held), node, shared, deep)))
 
-    def array(self, operand: Node | None, node: float, deep: bool = False) -> int:
+    def array(self, operand: Node | None, node: float, deep: bool = False, rate_of: str = "") -> int:
         """Add an `Array` with these attributes to the step, and return its number."""
-        self.arrays.append(Array(operand, node, deep))
+        self.arrays.append(Array(operand, node, deep, rate_of=rate_of))
         return len(self.arrays) - 1
 
     def inner(self, values: Mapping[str, int], trees: Mapping[str, Node], node: float) -> dict[Node, int]:

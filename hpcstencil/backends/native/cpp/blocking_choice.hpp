@@ -15,19 +15,28 @@ static void for_steps(long steps, bool given, With with) {
 // passes have many statements.
 constexpr double MOVES = STATEMENTS < 20 ? 1 : 20 / STATEMENTS;
 
+// The fields that hold values outside absorbing layers. Costs are those outside layers, where most cells of a large
+// grid are.
+static long fields_outside_layers() {
+    long sum = 0;
+    for (int f = 0; f < FIELDS; f++) sum += !layers_of[f];
+    return sum;
+}
+
 // The cheapest number of steps per sweep and division into tiles, by work per cell and step. With ``one_sweep``, one
 // sweep takes all steps, because the received ghost cells are used up after it.
 static Blocking cheapest_tiles(const Call& call, long steps, bool one_sweep, long threads) {
     Pipeline& pipe = *new Pipeline();
     Blocking best = {1, {1, 1, 1}, 0, 1e300};
     bool flat = call.count[1] == 1;
+    long moved = fields_outside_layers();
     for_steps(steps, one_sweep, [&](long t) {
         pipe.lay_out(t, has_boundary(call, 0), call.section);
         for (long p2 = 1; p2 == 1 || call.count[2] / p2 >= 256; p2 *= 2)
             for (long p1 = 1; p1 == 1 || call.count[1] / p1 >= 8; p1++) {
                 long tile1 = (call.count[1] + p1 - 1) / p1, tile2 = (call.count[2] + p2 - 1) / p2;
                 double bytes = pipe.cells(tile1, tile2, p1 == 1 && needs_no_neighbours(call, 1),
-                                          p2 == 1 && needs_no_neighbours(call, 2))
+                                          p2 == 1 && needs_no_neighbours(call, 2), true)
                                * (double)sizeof(real);
                 long p0 = 1, tiles = p1 * p2;
                 while (p0 * tiles % threads && p0 * tiles < 4 * threads && call.count[0] / (p0 + 1) >= 16) p0++;
@@ -50,7 +59,7 @@ static Blocking cheapest_tiles(const Call& call, long steps, bool one_sweep, lon
                 spill = 1 + MOVES * (flat ? MOVES : 1) * spill;  // rows stream through caches, which long passes hide
                 if (!flat && spill > 4) spill = 4;
                 double begins = flat ? 6.0 * LANES / tile2 : 0;  // a single row bears the overhead of a plane
-                double cost = work * spill * (1 + begins) * idle + (flat ? 2.0 : 3.0) * MOVES * FIELDS / pipe.steps;
+                double cost = work * spill * (1 + begins) * idle + (flat ? 2.0 : 3.0) * MOVES * moved / pipe.steps;
                 if (cost < best.work) best = {(int)t, {p0, p1, p2}, 0, cost};
             }
     });
@@ -81,6 +90,7 @@ static Blocking cheapest_in_place(const Call& call, long steps, bool given, long
     Pipeline& pipe = *new Pipeline();
     FieldDrift& field_drift = *new FieldDrift();
     bool flat = call.count[1] == 1;
+    long moved = fields_outside_layers();
     for_steps(steps, given, [&](long t) {
         pipe.lay_out(t, has_boundary(call, 0));
         const Level& first = pipe.level[0];
@@ -100,12 +110,12 @@ static Blocking cheapest_in_place(const Call& call, long steps, bool given, long
         double fetched =
             2.0 * neighbours0 * first.reach[0] / tile0 + 2.0 * neighbours1 * first.reach[1] / call.count[1];
         for (int f = 0; f < FIELDS; f++)
-            planes += first.ahead + field_drift.after[pipe.levels - 1][f].planes + 2 * AT_ONCE;
+            if (!layers_of[f]) planes += first.ahead + field_drift.after[pipe.levels - 1][f].planes + 2 * AT_ONCE;
         for (long rows = flat ? 1 : 8; rows <= (flat ? 1 : 96); rows += max(1, rows / 3)) {
             double bytes = planes * (rows + 2.0 * deep) * round_up(call.count[2], LANES) * sizeof(real);
             double cost =
                 work * spill_factor(bytes / call.l2_bytes, flat, deep, call.l3_is_far) * (1 + 0.85 * deep / rows)
-                + memory_cost(flat) * (1 + 1.5 * fetched) * FIELDS / pipe.steps;
+                + memory_cost(flat) * (1 + 1.5 * fetched) * moved / pipe.steps;
             if (cost < best.work) best = {(int)t, {threads, 1, 1}, rows, cost};
         }
     });

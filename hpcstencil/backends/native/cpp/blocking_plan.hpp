@@ -1,6 +1,7 @@
 // The plan of a call: its sweeps, pipelines and tables, for steps in tiles and steps in place.
 #pragma once
 #include "field_sums.hpp"
+#include "layers.hpp"
 #include "threads.hpp"
 
 // Ranges of cells to prefetch while others are computed. They are prefetched a few cache lines at a time, because a
@@ -56,6 +57,7 @@ struct Plan {
     long steps, sweeps;
     Pipeline pipeline[2];  // of the longer and of the shorter sweeps
     const real* tables[TABLES + 1];
+    Layers layers;
     FixedArrays fixed_arrays;
     Barrier barrier;
     bool non_temporal;  // results bypass the caches, which they would fill

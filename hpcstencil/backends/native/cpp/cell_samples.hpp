@@ -1,6 +1,6 @@
 // Values of single cells, recorded after given steps while many steps are taken at once.
 #pragma once
-#include "pipeline.hpp"
+#include "layers.hpp"
 
 // Cells x .. x + width - 1 of a row, and the place of the first one in a record.
 struct Run {
@@ -116,18 +116,24 @@ struct Unstored {
     // Records planes i .. i + AT_ONCE - 1 before the level computes them, since it may overwrite what it reads.
     // ``source(plane, n)`` is what the pass reads for plane n; ``from`` and ``end`` bound the cells wanted.
     template <class Source>
-    void record(const Call& call, const real* scalars, const real* const* tables, long i,
+    void record(const Call& call, const real* scalars, const real* const* tables, const Layers& layers, long i,
                 const long from[AXES], const long end[AXES], Source source) const {
         for (long n = i; fields && n < i + AT_ONCE; n += pass().at_once) {
-            Rows in[PLANES];
-            bool found = false;
+            VariantPlanes in;
+            auto planes_of = [&](int mask) {
+                return in.of(pass(), mask,
+                             [&](int p, int more) { return source(pass().variant[mask]->plane[p], n + more); });
+            };
             for (int m = 0; m < fields; m++)
                 for (long j = from[1]; j < end[1]; j++) {
                     Runs runs(field[m], call, n, n + pass().at_once, j, from, end);
                     if (runs.empty()) continue;
-                    for (int p = 0; p < pass().planes && !found; p++) in[p] = source(pass().plane[p], n);
-                    found = true;
-                    record_row(field[m], {scalars + pass().scalars, tables, n}, in, j, runs);
+                    record_row(field[m], j, runs, [&](const Rows* out, long x0, long x1) {
+                        layers.each_region(n, pass().at_once, j, j + 1, x0, x1, [&](int mask, long, long, long v0, long v1) {
+                            compute_variant(pass(), *pass().variant[mask], scalars, tables, n, planes_of(mask), out, j,
+                                            j + 1, v0, v1, true);
+                        });
+                    });
                 }
         }
     }
@@ -162,7 +168,8 @@ struct Unstored {
         long end_of(const Run& run) const { return min(run.x + run.width, x1); }
     };
 
-    void record_row(int f, const Place& place, const Rows* in, long j, Runs& runs) const {
+    template <class Compute>
+    void record_row(int f, long j, Runs& runs, Compute compute) const {
         alignas(64) real made[PLANES][2 * LANES];
         Rows out[PLANES];
         int o = 0;
@@ -175,7 +182,7 @@ struct Unstored {
                 if (runs.next[n] < runs.end[n] && runs.begin_of(*runs.next[n]) < v0 + LANES)
                     v1 = max(v1, round_up(runs.end_of(*runs.next[n]), LANES));
             for (int p = 0; p < pass().outputs * pass().at_once; p++) out[p] = {made[p] - v0, 0};
-            pass().compute(place, in, out, j, j + 1, v0, v1);
+            compute(out, v0, v1);
             for (long n = 0; n < runs.planes; n++)
                 while (runs.next[n] < runs.end[n]) {
                     const Run& run = *runs.next[n];

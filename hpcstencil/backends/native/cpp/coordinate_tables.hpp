@@ -11,7 +11,9 @@ static inline long coordinate(const Call& call, int a, long x) {
     return call.wraps[a] ? modulo(x, call.count[a]) : max(-known, min(x, call.count[a] + known - 1));
 }
 
-static void fill_tables(const Call& call, const Pipeline& pipe, CallMemory* memory, const real** tables) {
+// Also finds the layers, except for a section of a step, whose results must hold zeros outside them.
+static void fill_tables(const Call& call, const Pipeline& pipe, CallMemory* memory, const real** tables,
+                        Layers& layers) {
     long beyond = 2 * LANES;
     for (int a = 0; a < AXES; a++)
         beyond = max(beyond, pipe.level[0].reach[a] + pipe.level[0].deep[a] + 64 + 2 * LANES);
@@ -27,6 +29,7 @@ static void fill_tables(const Call& call, const Pipeline& pipe, CallMemory* memo
             data[start[n] + beyond + x] = tabulate(n, call.parameters, call.constants, call.coordinates, index);
         }
     }
+    if (LAYERS && !call.section) layers.find(call, tables, beyond);
 }
 
 // Fills the fixed arrays, which depend on coordinates, parameters and constants, unless these are the same as in the

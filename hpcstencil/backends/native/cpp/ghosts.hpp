@@ -16,7 +16,7 @@ static inline Mirrored mirrored(const Face& face, int side, long n, long k) {
 // Fills cells x0 .. x1 - 1 of the rows beyond an end of the second axis.
 template <class Beside>
 void fill_rows(const Face& face, int side, long n, long w, const Place& place, real* p, long pitch, long x0, long x1,
-               Beside beside) {
+               const Beside& beside) {
     Rows next[FIELDS + 1];
     for (int m = 0; m < face.nexts; m++) next[m] = {beside(m).p + (side ? n - 1 : 0) * beside(m).pitch, 0};
     for (long k = 1; k <= w; k++) {
@@ -28,7 +28,7 @@ void fill_rows(const Face& face, int side, long n, long w, const Place& place, r
 // Fills the cells of rows j0 .. j1 - 1 beyond an end of the third axis.
 template <class Beside>
 void fill_cells(const Face& face, int side, long n, long w, const Place& place, real* p, long pitch, long j0, long j1,
-                Beside beside) {
+                const Beside& beside) {
     Rows next[FIELDS + 1];
     for (int m = 0; m < face.nexts; m++) next[m] = {beside(m).p + (side ? n - 1 : 0), beside(m).pitch};
     for (long k = 1; k <= w; k++) {

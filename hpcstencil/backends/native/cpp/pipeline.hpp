@@ -61,12 +61,21 @@ typedef void Compute(const Place&, const Rows* in, const Rows* out, long j0, lon
 typedef void Fill(const Place&, real* ghost, const real* mirror, long pitch, const Rows* next, long k, long j0, long j1,
                   long x0, long x1);
 
-struct Pass {
+// A function that computes a pass in cells that lie in the layers of some axes, and outside the others. ``output`` are
+// the indices of those outputs of the pass that it stores; the others are 0 there.
+struct Variant {
     Compute* compute;
-    int scalars, inputs, planes, outputs, at_once;
-    const Input* input;
+    int scalars, planes, outputs, at_once;
     const Plane* plane;
+    const int* output;
+};
+constexpr int VARIANTS = LAYERS ? 1 << AXES : 1;
+struct Pass {
+    int inputs, outputs, at_once;  // at_once: planes that the driver computes together, a multiple of each variant's
+    const Input* input;
     const int* output;  // an array of this step; ARRAYS + n is array n of the next step
+    const Variant* variant[VARIANTS];  // by the axes in whose layers the cells lie, a set of bits
+    const Variant& whole() const { return *variant[VARIANTS - 1]; }
 };
 // A side of an array. ``fill`` computes its ghost cells and is null if there are none. ``wall`` says that the boundary
 // lies on a cell. ``next`` are the arrays that the condition reads.
@@ -88,6 +97,8 @@ extern const Array arrays[ARRAYS];
 extern const int ends[FIELDS];      // the array that holds each field after the step
 extern const int field_of[ARRAYS];  // the field of which an array is a value; -1 without
 extern const int table_axis[TABLES + 1];
+extern const unsigned char layers_of[ARRAYS];  // the axes, a set of bits, outside whose layers an array is 0; 0 without
+extern const int layer_table[LAYER_TABLES + 1];  // tables that are 0 outside the layers of their axis
 static void prepare(const double* p, const double* c, double time, double dt, real* s);
 static real fix(int number, const double* p, const double* c, const double* const* coordinates, const long* index);
 static real tabulate(int table, const double* p, const double* c, const double* const* coordinates, const long* index);
@@ -226,10 +237,12 @@ struct Pipeline {
         const Level& l = level[ring[r].level];
         return (whole ? 0 : l.reach[a]) + l.deep[a] + ring[r].width[a];
     }
-    long cells(long tile1, long tile2, bool whole1, bool whole2) const {
+    // Cells of all rings, or of those that hold values outside absorbing layers.
+    long cells(long tile1, long tile2, bool whole1, bool whole2, bool outside_layers = false) const {
         long sum = 0;
         for (int r = 0; r < rings; r++)
-            sum += round_up(ring[r].planes * rows(r, tile1, whole1) * pitch(r, tile2, whole2), LANES);
+            if (!outside_layers || !layers_of[ring[r].array])
+                sum += round_up(ring[r].planes * rows(r, tile1, whole1) * pitch(r, tile2, whole2), LANES);
         return sum + 2 * LANES;  // vectors may begin before the first row and end after the last one
     }
 };

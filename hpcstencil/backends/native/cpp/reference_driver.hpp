@@ -90,21 +90,22 @@ struct Reference {
     void compute(int p, real* const* set) const {
         const Pass& pass = passes[p];
         for (int n = 0; n < pass.inputs; n++) fill_ghosts(set, pass.input[n].array);
+        const Variant& whole = pass.whole();
         const long* more = extent[p];
         Rows in[PLANES], out[PLANES];
-        for (long i = -more[0]; i < call.count[0] + more[0]; i += pass.at_once) {
-            for (int n = 0; n < pass.planes; n++) {
-                const Plane& plane = pass.plane[n];
+        for (long i = -more[0]; i < call.count[0] + more[0]; i += whole.at_once) {
+            for (int n = 0; n < whole.planes; n++) {
+                const Plane& plane = whole.plane[n];
                 if (plane.input >= 0)
                     in[n] = {set[pass.input[plane.input].array] + (i + plane.offset) * stride[0], stride[1]};
                 else in[n] = fixed_arrays.at(plane, i);
             }
-            for (int n = 0; n < pass.outputs * pass.at_once; n++)
+            for (int n = 0; n < pass.outputs * whole.at_once; n++)
                 out[n] = {set[pass.output[n % pass.outputs]] + (i + n / pass.outputs) * stride[0], stride[1]};
-            Place place = {scalars[0] + pass.scalars, tables, i};
+            Place place = {scalars[0] + whole.scalars, tables, i};
             for (long j = -more[1]; j < call.count[1] + more[1]; j++)
                 for (long x = round_down(-more[2], LANES); x < call.count[2] + more[2]; x += LANES)
-                    pass.compute(place, in, out, j, j + 1, x, x + LANES);
+                    whole.compute(place, in, out, j, j + 1, x, x + LANES);
         }
     }
 
@@ -112,7 +113,8 @@ struct Reference {
         CallMemory* memory = borrow();
         Pipeline* one_step = new Pipeline();
         one_step->lay_out(1, has_boundary(call, 0));
-        fill_tables(call, *one_step, memory, tables);
+        Layers unused;
+        fill_tables(call, *one_step, memory, tables, unused);
         fill_fixed_arrays(call, *one_step, memory, fixed_arrays);
         real **now = origin[0], **next = origin[1];
         for (int f = 0; f < FIELDS; f++)

@@ -21,6 +21,7 @@ struct Job {
     bool last;         // the targets are the results, or are copied there
     bool part;         // cells beyond the block belong to neighbours
     bool stores_edges;  // whether the edges of the results are exchanged too
+    bool keeps_zeros;   // the targets hold zeros outside absorbing layers already
     long first;        // step of the sweep
 };
 
@@ -75,6 +76,12 @@ struct Tile {
             for (int a = 0; a < AXES; a++)
                 for (int e = 0; e < 2 && ring.width[a]; e++)
                     fills[r] = fills[r] || side[a][e].wraps || (side[a][e].boundary && !ring.deep);
+            if (!LAYERS) continue;
+            long j0, j1;
+            region(ring.level, 1, j0, j1), region(ring.level, 2, lo, hi);
+            for (long n = 0; n < ring.planes; n++)
+                plan.layers.clear_ring_margin(ring.array, {origin[r] + n * s.plane, s.pitch}, j0, j1,
+                                              round_down(lo, LANES), round_up(hi, LANES));
         }
         for (int t = 0; t <= pipe.steps; t++)
             prepare(call.parameters, call.constants, call.clock[0] + (job.first + t) * call.clock[2], call.clock[2],
@@ -108,13 +115,13 @@ struct Tile {
     };
     struct Work {
         long lo, hi, j0, j1, x0, x1;
-        int level, step, first, first_target;
+        int level, step, first[VARIANTS], first_target;
         const Pass* pass;
         Records records;
         Unstored unstored;
     };
     Work work[LEVELS];
-    Source sources[LEVELS * PLANES], targets[LEVELS * PLANES];
+    Source sources[LEVELS * PLANES * VARIANTS], targets[LEVELS * PLANES];
     int slot[RINGS];  // of the newest plane of each ring
     static constexpr long ROWS = 4;
     long portions = 0;  // of prefetched cells, in a round
@@ -132,18 +139,22 @@ struct Tile {
             region(q, 0, w.lo, w.hi), region(q, 1, w.j0, w.j1), region(q, 2, w.x0, w.x1);
             begin = min(begin, w.lo - pipe.level[q].ahead);
             if (!q) continue;
-            w.level = q, w.step = pipe.level[q].step, w.pass = &passes[pipe.level[q].pass], w.first = next;
-            w.first_target = next_target;
+            w.level = q, w.step = pipe.level[q].step, w.pass = &passes[pipe.level[q].pass], w.first_target = next_target;
             w.x0 = round_down(w.x0, LANES), w.x1 = round_up(w.x1, LANES);
             portions += (w.j1 - w.j0 + ROWS - 1) / ROWS * (AT_ONCE / w.pass->at_once);
             w.records.find(job.first + w.step, *w.pass), w.unstored.find(pipe.level[q].pass, w.records);
-            for (int n = 0; n < w.pass->planes; n++, next++) {
-                if (w.pass->plane[n].input < 0) {
-                    sources[next] = {w.pass->plane[n].input, w.pass->plane[n].offset};
-                    continue;
+            for (int mask = 0; mask < VARIANTS; mask++) {
+                const Variant& variant = *w.pass->variant[mask];
+                w.first[mask] = next;
+                for (int n = 0; n < variant.planes; n++, next++) {
+                    const Plane& plane = variant.plane[n];
+                    if (plane.input < 0) {
+                        sources[next] = {plane.input, plane.offset};
+                        continue;
+                    }
+                    int r = pipe.ring_of[w.step][w.pass->input[plane.input].array];
+                    sources[next] = {r, int(pipe.ring[r].ahead - pipe.level[q].ahead) - plane.offset};
                 }
-                int r = pipe.ring_of[w.step][w.pass->input[w.pass->plane[n].input].array];
-                sources[next] = {r, int(pipe.ring[r].ahead - pipe.level[q].ahead) - w.pass->plane[n].offset};
             }
             for (int k = 0; k < w.pass->at_once; k++)
                 for (int o = 0; o < w.pass->outputs; o++) targets[next_target++] = {pipe.output(q, o), -k};
@@ -176,8 +187,13 @@ struct Tile {
         upcoming.clear();
         for (long n = max(i, max(0, w.lo)); n < min(i + AT_ONCE, min(call.count[0], w.hi)); n++)
             for (int f = 0; f < pipe.loaded; f++)
-                upcoming.add(job.source[f] + (n * source_size(1) + j0) * source_size(2) + x0,
-                             (rows - 1) * source_size(2) + min(call.count[2], w.x1) - x0);
+                if (rows > 1 && plan.layers.holds_planes(loaded_array(f), n))
+                    upcoming.add(job.source[f] + (n * source_size(1) + j0) * source_size(2) + x0,
+                                 (rows - 1) * source_size(2) + min(call.count[2], w.x1) - x0);
+                else if (rows == 1)
+                    plan.layers.each_kept(loaded_array(f), n, j0, x0, min(call.count[2], w.x1), [&](long from, long to) {
+                        upcoming.add(job.source[f] + (n * source_size(1) + j0) * source_size(2) + from, to - from);
+                    });
         upcoming.divide(portions);
     }
 
@@ -191,38 +207,46 @@ struct Tile {
     // Computes planes i .. i + AT_ONCE - 1 of a level. A pass that computes several planes together may also compute
     // some outside lo .. hi - 1.
     void run(const Work& w, long i) {
-        Rows in[PLANES], out[PLANES];
-        w.unstored.record(call, scalars[w.step], plan.tables, i, from, to, [&](const Plane& plane, long n) {
+        const Pass& pass = *w.pass;
+        Rows out[PLANES];
+        w.unstored.record(call, scalars[w.step], plan.tables, plan.layers, i, from, to, [&](const Plane& plane, long n) {
             if (plane.input < 0) return plan.fixed_arrays.at(plane, n);
             int r = pipe.ring_of[w.step][Unstored::array(plane)];
             return ring_plane(r, int(pipe.ring[r].ahead - pipe.level[w.level].ahead) - plane.offset - int(n - i));
         });
-        for (long k = 0; k < AT_ONCE; k += w.pass->at_once) {
-            if (i + k + w.pass->at_once <= w.lo || i + k >= w.hi) continue;
-            for (int n = 0; n < w.pass->planes; n++) {
-                const Source& source = sources[w.first + n];
-                in[n] = source.ring < 0 ? plan.fixed_arrays.at(w.pass->plane[n], i + k)
-                                        : ring_plane(source.ring, source.back - k);
-            }
-            for (long n = 0; n < w.pass->outputs * w.pass->at_once; n++) {
+        for (long k = 0; k < AT_ONCE; k += pass.at_once) {
+            if (i + k + pass.at_once <= w.lo || i + k >= w.hi) continue;
+            for (long n = 0; n < pass.outputs * pass.at_once; n++) {
                 const Source& target = targets[w.first_target + n];
                 out[n] = ring_plane(target.ring, target.back - k);
             }
-            Place place = {scalars[w.step] + w.pass->scalars, plan.tables, i + k};
+            VariantPlanes in;
             for (long j = w.j0; j < w.j1; j += ROWS) {
-                w.pass->compute(place, in, out, j, min(j + ROWS, w.j1), w.x0, w.x1);
+                plan.layers.each_region(
+                    i + k, pass.at_once, j, min(j + ROWS, w.j1), w.x0, w.x1,
+                    [&](int mask, long j0, long j1, long x0, long x1) {
+                        const Variant& variant = *pass.variant[mask];
+                        const Rows* planes = in.of(pass, mask, [&](int n, int more) {
+                            const Source& source = sources[w.first[mask] + n];
+                            return source.ring < 0 ? plan.fixed_arrays.at(variant.plane[n], i + k + more)
+                                                   : ring_plane(source.ring, source.back - k - more);
+                        });
+                        compute_variant(pass, variant, scalars[w.step], plan.tables, i + k, planes, out, j0, j1, x0, x1,
+                                        true);
+                        plan.layers.clear_margins(pass, out, true, mask, i + k, j0, j1, x0, x1);
+                    });
                 upcoming.next_portion();
             }
-            record_cells(w.records, call, *w.pass, i + k, out, from, to);
+            record_cells(w.records, call, pass, i + k, out, from, to);
         }
         for (long n = max(i, w.lo); n < min(i + AT_ONCE, w.hi); n++)
-            for (int o = 0; o < w.pass->outputs; o++) fill_ghosts(targets[w.first_target + o].ring, n);
+            for (int o = 0; o < pass.outputs; o++) fill_ghosts(targets[w.first_target + o].ring, n);
     }
 
     // Fills the ghost cells that depend on plane i of a ring.
     void fill_ghosts(int r, long i) {
         const Ring& ring = pipe.ring[r];
-        if (!fills[r]) return;
+        if (!fills[r] || plan.layers.is_empty(ring.array, i)) return;
         fill_ghosts_in_plane(r, i);
         if (ring.deep) return;
         long n = call.count[0], w = ring.width[0];
@@ -297,10 +321,15 @@ struct Tile {
             long j0, j1, x0, x1;
             region(0, 1, j0, j1), region(0, 2, x0, x1);
             real* p = plane(r, i);
-            for (long j = j0; j < j1; j++) load_row(f, p + j * layout[r].pitch, i, j, x0, x1);
+            for (long j = j0; j < j1; j++)
+                plan.layers.each_kept(loaded_array(f), i, j, x0, x1, [&](long from, long to) {
+                    load_row(f, p + j * layout[r].pitch, i, j, from, to);
+                });
         }
         for (int f = 0; f < pipe.loaded; f++) fill_ghosts(pipe.load[f], i);
     }
+
+    int loaded_array(int f) const { return pipe.ring[pipe.load[f]].array; }
 
     void load_row(int f, real* to, long i, long j, long x0, long x1) const {
         long index[AXES] = {i, j, 0};
@@ -350,25 +379,26 @@ struct Tile {
     void write_out(long i) {
         EdgeExchange::Stored done;
         for (int f = 0; f < pipe.stored; f++) {
-            int r = pipe.store[f];
-            const real* p = plane(r, i);
+            int r = pipe.store[f], array = pipe.ring[r].array;
+            real* p = plane(r, i);
             for (long j = from[1]; j < to[1]; j++) {
+                real *row = p + j * layout[r].pitch, *target = job.target[f] + (i * target_size(1) + j) * target_size(2);
+                auto clear = [&](long x0, long x1) { Layers::clear(row, x0, x1); };
                 if (f >= GIVEN && call.error_sums) {
-                    errors.sum[f - GIVEN].add_row(p + j * layout[r].pitch + from[2], to[2] - from[2]);
+                    plan.layers.each_piece(array, true, i, j, from[2], to[2], clear);
+                    errors.sum[f - GIVEN].add_row(row + from[2], to[2] - from[2]);
                     continue;
                 }
                 if (job.stores_edges)
-                    call.edges->put(call, done, f, i, j, p + j * layout[r].pitch, from[2], to[2], plan.non_temporal);
-                store_row(f, job.target[f] + (i * target_size(1) + j) * target_size(2) + from[2],
-                          p + j * layout[r].pitch + from[2]);
+                    call.edges->put(call, done, f, i, j, row, from[2], to[2], plan.non_temporal);
+                if (job.last || !job.keeps_zeros) plan.layers.each_piece(array, true, i, j, from[2], to[2], clear);
+                auto store = [&](long x0, long x1) { copy_out(target + x0, row + x0, x1 - x0, plan.non_temporal); };
+                if (job.last) results.store(f, target + from[2], row + from[2], to[2] - from[2], plan.non_temporal);
+                else if (job.keeps_zeros) plan.layers.each_piece(array, false, i, j, from[2], to[2], store);
+                else store(from[2], to[2]);
             }
         }
         if (job.stores_edges) call.edges->stored(done);
-    }
-
-    void store_row(int f, real* to_, const real* cells) {
-        if (job.last) results.store(f, to_, cells, to[2] - from[2], plan.non_temporal);
-        else copy_out(to_, cells, to[2] - from[2], plan.non_temporal);
     }
 
     // The cells per axis of an array of the caller, or of an array that the driver allocated for the block.

@@ -25,6 +25,7 @@ struct Tiles : Plan {
         for (int a = 0; a < AXES; a++) job.parts[a] = blocking.parts[a];
         job.given = k == 0, job.last = k + 1 == sweeps, job.part = is_part(call) && (k == 0 || call.edges);
         job.stores_edges = call.edges && k + 1 < sweeps;
+        job.keeps_zeros = k >= 2 || (aliased && buffer(k, 0) == (real*)call.results[0]);
         for (int f = 0; f < job.pipeline->loaded; f++)
             job.source[f] = k == 0 ? (const real*)call.fields[f] : buffer(k - 1, f);
         for (int f = 0; f < job.pipeline->stored; f++) job.target[f] = buffer(k, f);
@@ -73,7 +74,7 @@ static void step_in_tiles(const Call& call, const Blocking& blocking, long steps
     size_t room = sweeps > 1 || tiles.aliased ? round_up(bytes, 4096) : 0;
     for (int f = 0; f < FIELDS && room; f++)
         tiles.scratch[f] = (real*)((char*)memory->fields.reserve(room * FIELDS) + room * f);
-    fill_tables(call, tiles.longest(), memory, tiles.tables);
+    fill_tables(call, tiles.longest(), memory, tiles.tables, tiles.layers);
     fill_fixed_arrays(call, tiles.longest(), memory, tiles.fixed_arrays);
     tiles.on_threads(threads, [&](long n) { tiles.work(memory->thread[n]); });
     if (tiles.sums) tiles.sums->stored = 1;

@@ -122,9 +122,10 @@ struct Sweep {
     SlantedTiles tiles;
     Drift start_drift[FIELDS];
     real scalars[MAX_STEPS + 1][SCALARS + 1];
-    real *in[LEVELS][PLANES], *out[LEVELS][PLANES];  // row 0 of what a level reads and writes if it computes plane 0
-    real* drifted[LEVELS][FIELDS];                   // row 0 of plane 0 of a field after a level
-    bool fills[RINGS];                               // whether a ring has ghost cells
+    // Row 0 of what a level reads and writes if it computes plane 0.
+    real *in[LEVELS][VARIANTS][PLANES], *out[LEVELS][PLANES];
+    real* drifted[LEVELS][FIELDS];  // row 0 of plane 0 of a field after a level
+    bool fills[RINGS];              // whether a ring has ghost cells
     long width;            // cells of a row, in whole vectors
     Chunks chunk[LEVELS];  // of a level's rows in this tile
     Records records[LEVELS];
@@ -152,11 +153,13 @@ struct Sweep {
             const Pass& pass = passes[pipe.level[q].pass];
             records[q].find(wavefront.first_step(k) + pipe.level[q].step, pass);
             unstored[q].find(pipe.level[q].pass, records[q]);
-            for (int n = 0; n < pass.planes; n++) {
-                if (pass.plane[n].input < 0) continue;
-                int f = field_of[pass.input[pass.plane[n].input].array];
-                in[q][n] = part.row(f, drift(q - 1, f), pass.plane[n].offset, 0);
-            }
+            for (int mask = 0; mask < VARIANTS; mask++)
+                for (int n = 0; n < pass.variant[mask]->planes; n++) {
+                    const Plane& plane = pass.variant[mask]->plane[n];
+                    if (plane.input < 0) continue;
+                    int f = field_of[pass.input[plane.input].array];
+                    in[q][mask][n] = part.row(f, drift(q - 1, f), plane.offset, 0);
+                }
             for (int k = 0, n = 0; k < pass.at_once; k++)
                 for (int o = 0; o < pass.outputs; o++, n++) {
                     int f = field_written(pass, o);
@@ -185,13 +188,18 @@ struct Sweep {
         long i0 = tiles.lowest(0, 0), i1 = tiles.highest(0, 0), j0 = tiles.lowest(0, 1), j1 = tiles.highest(0, 1);
         auto copy_rows = [&](long i, long from, long to) {
             for (long j = from; j < to; j++)
-                for (int f = 0; f < FIELDS && !wavefront.of_neighbour(i, j); f++)
-                    copy(part.row(f, start_drift[f], i, j), wavefront.row_of(k, f, i, j, start_drift[f]),
-                         call.count[2]);
+                for (int f = 0; f < FIELDS && !wavefront.of_neighbour(i, j); f++) copy_row(f, i, j);
         };
         for (long i = i0; i < i1; i++)
             if (i < part.from[0] || i >= part.to[0]) copy_rows(i, j0, j1);
             else copy_rows(i, j0, part.from[1]), copy_rows(i, part.to[1], j1);
+    }
+
+    // Copies the cells of a row that its field must hold.
+    void copy_row(int f, long i, long j) {
+        wavefront.layers.each_kept(f, i, j, 0, call.count[2], [&](long x0, long x1) {
+            copy(part.row(f, start_drift[f], i, j) + x0, wavefront.row_of(k, f, i, j, start_drift[f]) + x0, x1 - x0);
+        });
     }
 
     void run() {
@@ -235,7 +243,8 @@ struct Sweep {
         upcoming.clear();
         for (long n = max(i, lo); n < min(i + AT_ONCE, hi); n++)
             for (int f = 0; f < FIELDS; f++)
-                upcoming.add(part.row(f, start_drift[f], n, rows[0]), (rows[1] - rows[0]) * part.pitch);
+                if (wavefront.layers.holds_planes(f, n))
+                    upcoming.add(part.row(f, start_drift[f], n, rows[0]), (rows[1] - rows[0]) * part.pitch);
     }
 
     // Prefetches, during the previous level, the rows that the previous tile left for a level at planes i .. i +
@@ -248,7 +257,7 @@ struct Sweep {
             const int *reach = pass.input[n].reach, array = pass.input[n].array, f = field_of[array];
             long left = pipe.level[pipe.ring[pipe.ring_of[mine.step][array]].level].reach[1] - mine.reach[1];
             Drift d = drift(q - 1, f);
-            for (long k = i; k < i + AT_ONCE; k++) {
+            for (long k = i; k < i + AT_ONCE && wavefront.layers.holds_planes(f, k); k++) {
                 tile_edge.add(part.row(f, d, upward ? k + reach[0] : k - reach[0], upward ? rows[0] : rows[1] - left),
                               left * part.pitch);
                 tile_edge.add(part.row(f, d, k, upward ? rows[0] - reach[1] : rows[1]), reach[1] * part.pitch);
@@ -270,8 +279,7 @@ struct Sweep {
                 bool inside = n >= part.from[0] && n < part.to[0];
                 for (long j = j0; j < j1; j++)
                     if (wavefront.of_neighbour(n, j) || (!k && inside && j >= part.from[1] && j < part.to[1]))
-                        copy(part.row(f, start_drift[f], n, j), wavefront.row_of(k, f, n, j, start_drift[f]),
-                             call.count[2]);
+                        copy_row(f, n, j);
             }
         // when all planes are there: ghost cells of a wall mirror several
         for (int f = 0; f < FIELDS; f++) fill_ghosts(0, f, pipe.ring_of[0][f], i0, i1, j0, j1);
@@ -281,31 +289,40 @@ struct Sweep {
     void compute(int q, long i, long i0, long i1, long j0, long j1) {
         const Level& mine = pipe.level[q];
         const Pass& pass = passes[mine.pass];
-        Rows from[PLANES], to[PLANES];
+        Rows to[PLANES];
         const Chunks& cut = chunk[q];
         const long first[AXES] = {max(i0, part.from[0]), max(j0, part.from[1]), 0},
                    end[AXES] = {min(i1, part.to[0]), min(j1, part.to[1]), call.count[2]};
-        unstored[q].record(call, scalars[mine.step], wavefront.tables, i, first, end,
+        unstored[q].record(call, scalars[mine.step], wavefront.tables, wavefront.layers, i, first, end,
                            [&](const Plane& plane, long n) {
                                if (plane.input < 0) return wavefront.fixed_arrays.at(plane, n);
                                int f = field_of[Unstored::array(plane)];
                                return Rows{part.row(f, drift(q - 1, f), n + plane.offset, 0), part.pitch};
                            });
-        for (long n = 0; n < AT_ONCE; n += pass.at_once) {
+        for (long m = 0; m < AT_ONCE; m += pass.at_once) {
+            long n = upward ? m : AT_ONCE - pass.at_once - m;  // in the order of the sweep: planes overwrite others
             if (i + n + pass.at_once <= i0 || i + n >= i1) continue;
-            for (int p = 0; p < pass.planes; p++) {
-                if (pass.plane[p].input < 0) from[p] = wavefront.fixed_arrays.at(pass.plane[p], i + n);
-                else from[p] = {in[q][p] + (i + n) * part.plane, part.pitch};
-            }
+            VariantPlanes from;
+            auto planes_of = [&](int mask) {
+                return from.of(pass, mask, [&](int p, int more) {
+                    const Plane& plane = pass.variant[mask]->plane[p];
+                    return plane.input < 0 ? wavefront.fixed_arrays.at(plane, i + n + more)
+                                           : Rows{in[q][mask][p] + (i + n + more) * part.plane, part.pitch};
+                });
+            };
             for (int p = 0; p < pass.outputs * pass.at_once; p++)
                 to[p] = {out[q][p] + (i + n) * part.plane, part.pitch};
-            Place place = {scalars[mine.step] + pass.scalars, wavefront.tables, i + n};
             for (long c = 0; c < cut.end; c += cut.length)
                 for (long m = 0; m < j1 - j0; m++) {
                     long j = upward ? j0 + m : j1 - 1 - m, x0 = max(0, c - cut.lower * m),
                          x1 = min(width, c + cut.length - cut.lower * m);
                     if (x0 >= x1) continue;
-                    pass.compute(place, from, to, j, j + 1, x0, x1);
+                    wavefront.layers.each_region(
+                        i + n, pass.at_once, j, j + 1, x0, x1, [&](int mask, long, long, long v0, long v1) {
+                            compute_variant(pass, *pass.variant[mask], scalars[mine.step], wavefront.tables, i + n,
+                                            planes_of(mask), to, j, j + 1, v0, v1, upward);
+                            wavefront.layers.clear_margins(pass, to, false, mask, i + n, j, j + 1, v0, v1);
+                        });
                     upcoming.next_portion(), tile_edge.next_portion();
                 }
             record_cells(records[q], call, pass, i + n, to, first, end);
@@ -322,6 +339,10 @@ struct Sweep {
                 Drift d = drift(q, f);
                 for (long j = j0; j < j1; j++) {
                     if (last)
+                        wavefront.layers.each_piece(f, true, n, j, 0, call.count[2], [&](long x0, long x1) {
+                            Layers::clear(part.row(f, d, n, j), x0, x1);
+                        });
+                    if (last)
                         results.store(f, (real*)call.results[f] + (n * call.capacity[1] + j) * call.capacity[2],
                                       part.row(f, d, n, j), call.count[2], wavefront.non_temporal);
                     if (wavefront.snapshot) wavefront.snapshot->put(f, n, j, part.row(f, d, n, j), call.count[2]);
@@ -337,16 +358,17 @@ struct Sweep {
     void fill_ghosts(int q, int f, int r, long i0, long i1, long j0, long j1) {
         const Ring& ring = pipe.ring[r];
         if (!fills[r]) return;
-        if (call.wraps[2] && !ring.width[1])
-            for (long i = i0; i < i1 && ring.width[2]; i++)
-                wrap_cells(call.count[2], ring.width[2], plane(q, f, i), part.pitch, j0, j1);
-        else
-            for (long i = i0; i < i1; i++) fill_ghosts_in_plane(q, f, ring, i, j0, j1);
+        auto empty = [&](long i) { return wavefront.layers.is_empty(ring.array, i); };
+        for (long i = i0; i < i1; i++) {
+            if (empty(i)) continue;
+            if (!call.wraps[2] || ring.width[1]) fill_ghosts_in_plane(q, f, ring, i, j0, j1);
+            else if (ring.width[2]) wrap_cells(call.count[2], ring.width[2], plane(q, f, i), part.pitch, j0, j1);
+        }
         long n = call.count[0], w = ring.width[0];
         for (int e = 0; e < 2 && w; e++) {
             if (!tiles.boundary[0][e]) continue;
             long i = e ? (upward ? n - 1 : n - w) : (upward ? w - 1 : 0);  // all mirrored planes are there
-            for (long m = 1; m <= w && i >= i0 && i < i1; m++)
+            for (long m = 1; m <= w && i >= i0 && i < i1 && !empty(i); m++)
                 fill_ghost_plane(q, f, ring, arrays[ring.array].face[0][e], e ? n + m - 1 : -m, e ? n - m : m - 1, m,
                                  e ? n - 1 : 0, j0, j1);
         }
