@@ -24,6 +24,8 @@ FREE = (
     "numerics.kernel",
     "title",
     "verify.",
+    "objective.",
+    "gradient.",
 )
 
 
@@ -47,6 +49,8 @@ def to_tables(config: Config) -> dict[str, Any]:
         "mask": _mask(config.mask) if config.mask else {},
         "ensemble": {key: list(values) for key, values in config.ensemble.items()},
         "probes": {name: _table(probe) for name, probe in config.probes.items()},
+        "objective": {**config.objective.expressions, "data": config.objective.data},
+        "gradient": _table(config.gradient),
         "verify": _table(config.verify),
     }
     return {name: _without_nothing(value) for name, value in tables.items() if value != {}}
