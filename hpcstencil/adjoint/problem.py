@@ -69,9 +69,9 @@ class Unknown:
 class Adjoint:
     """The adjoint of a problem with an objective.
 
-    ``problem`` is the adjoint problem. Its diagnostic "objective" is the objective. Under END, its `Problem.derived` has the
-    values of the fields adjoint.u and gradient.p at the end of the run, from the state and the fields SEED; under START, what
-    gradient.p gains from the initial expressions.
+    ``problem`` is the adjoint problem. Its diagnostics are the objective, and each of the ``reductions`` by number. Under END,
+    its `Problem.derived` has the values of the fields adjoint.u and gradient.p at the end of the run, from the state and the
+    fields SEED; under START, what gradient.p gains from the initial expressions.
 
     ``reductions`` are the reductions of the objective, and ``slopes`` its derivatives with respect to each of them, as trees
     of all. ``direct`` are the derivatives of the objective with respect to parameters that stand outside reductions, by name.
@@ -144,7 +144,7 @@ def adjoint_of(problem: Problem, expressed: Iterable[str]) -> Adjoint:
         trees={name: everything[name] for name in trees},
         initial={},
         faces={**problem.faces, **places.added},
-        diagnostics={OBJECTIVE: objective},
+        diagnostics={OBJECTIVE: objective, **{f"{OBJECTIVE} {n}": part for n, part in enumerate(reductions)}},
         derived={END: {name: everything[END + name] for name in end}, **({START: start} if start else {})},
         method=INTEGRATORS["euler"],
         groups={},
