@@ -32,14 +32,15 @@ from hpcstencil.symbolic.expressions import (
     parameter_field,
     rebuilt,
     shared,
+    total,
     walk,
 )
 from hpcstencil.validation.errors import InputError
 from hpcstencil.validation.messages import at, listing, shown, unknown
 
-ADJOINT, TRANSPOSED, GRADIENT = "adjoint.", "transposed.", "gradient."
+ADJOINT, TRANSPOSED, GRADIENT, TANGENT = "adjoint.", "transposed.", "gradient.", "tangent."
 SEED = "objective seed "  # and the number of a reduction: the derivative of the objective with respect to its terms
-END, START = "end", "start"  # keys of `Problem.derived`
+END, START, PRODUCTS = "end", "start", "products"  # keys of `Problem.derived`
 OBJECTIVE = "objective"
 
 
@@ -71,7 +72,8 @@ class Adjoint:
 
     ``problem`` is the adjoint problem. Its diagnostics are the objective, and each of the ``reductions`` by number. Under END,
     its `Problem.derived` has the values of the fields adjoint.u and gradient.p at the end of the run, from the state and the
-    fields SEED; under START, what gradient.p gains from the initial expressions.
+    fields SEED; under START, what gradient.p gains from the initial expressions; under PRODUCTS, if it is verified, the terms
+    of λ·(∂f/∂u v) and (transposed field)·v, with v in the fields tangent.u.
 
     ``reductions`` are the reductions of the objective, and ``slopes`` its derivatives with respect to each of them, as trees
     of all. ``direct`` are the derivatives of the objective with respect to parameters that stand outside reductions, by name.
@@ -92,10 +94,11 @@ class Adjoint:
         return replace(self.problem, config=replace(config, decomposition=blocks))
 
 
-def adjoint_of(problem: Problem, expressed: Iterable[str]) -> Adjoint:
+def adjoint_of(problem: Problem, expressed: Iterable[str], verified: bool = False) -> Adjoint:
     """Derive the adjoint of a problem, for the unknowns in [gradient].
 
-    ``expressed`` are the fields whose initial values come from the expressions of the problem. Raises InputError for what
+    ``expressed`` are the fields whose initial values come from the expressions of the problem. If the adjoint is to be
+    ``verified``, the products of the dot-product test are derived too. Raises InputError for what
     has no gradient yet, see `refuse_unavailable`.
     """
     refuse_unavailable(problem)
@@ -121,10 +124,10 @@ def adjoint_of(problem: Problem, expressed: Iterable[str]) -> Adjoint:
             if one.kind == "array":
                 found[one.field] = by_leaf.get(one.node, ZERO)
                 continue
-            total: Node = ZERO
+            found[one.field] = ZERO
             for name, tree in trees.items():
-                total = plus(total, times(seeds[name], tangent(tree, {one.node: ONE}, places, space)))
-            found[one.field] = total
+                term = times(seeds[name], tangent(tree, {one.node: ONE}, places, space))
+                found[one.field] = plus(found[one.field], term)
         return found
 
     adjoints = {name: Field(ADJOINT + name) for name in fields}
@@ -133,6 +136,11 @@ def adjoint_of(problem: Problem, expressed: Iterable[str]) -> Adjoint:
     start = derivatives(initial, adjoints, "") if initial else {}
     start = {one.field: Field(one.field) + start[one.field] for one in parameters if start.get(one.field, ZERO) != ZERO}
     _refuse_noise(start)
+    products: dict[str, Node] = {}
+    if verified:
+        along: dict[Node, Node] = {Field(name): Field(TANGENT + name) for name in fields}
+        products["tangent"] = total([adjoints[name] * tangent(rates[name], along, places, space) for name in fields])
+        products["adjoint"] = total([Field(TRANSPOSED + name) * Field(TANGENT + name) for name in fields])
     everything = shared({**trees, **{END + name: tree for name, tree in end.items()}})
     positions = {prefix + name: place for name, place in problem.positions.items() for prefix in (ADJOINT, TRANSPOSED)}
     constant = (*problem.fields, *(ADJOINT + name for name in fields))
@@ -145,7 +153,11 @@ def adjoint_of(problem: Problem, expressed: Iterable[str]) -> Adjoint:
         initial={},
         faces={**problem.faces, **places.added},
         diagnostics={OBJECTIVE: objective, **{f"{OBJECTIVE} {n}": part for n, part in enumerate(reductions)}},
-        derived={END: {name: everything[END + name] for name in end}, **({START: start} if start else {})},
+        derived={
+            END: {name: everything[END + name] for name in end},
+            **({START: start} if start else {}),
+            **({PRODUCTS: products} if products else {}),
+        },
         method=INTEGRATORS["euler"],
         groups={},
         measured={},

@@ -24,14 +24,11 @@ from hpcstencil.backends.backend import Reductions
 from hpcstencil.distributed.device_grid import Body
 from hpcstencil.distributed.halo import Fields
 from hpcstencil.numerics.schedule import Clock, Schedule, StepRange
-from hpcstencil.problem.parameter_files import Blocks
-from hpcstencil.runtime.communicator import agree
 from hpcstencil.simulation.diagnostics import Diagnostics
 from hpcstencil.simulation.simulation import Simulation
 from hpcstencil.symbolic import numpy_evaluate
-from hpcstencil.symbolic.expressions import Field, Node, Time, data_field
-from hpcstencil.validation.errors import InputError, NumericsError
-from hpcstencil.validation.messages import at
+from hpcstencil.symbolic.expressions import Field, Node, Time
+from hpcstencil.validation.errors import NumericsError
 
 Terms = tuple[tuple[int, float], ...]
 
@@ -149,12 +146,19 @@ class Sweep:
             fields = jax.block_until_ready(self.forward.advance(fields, steps))
         return fields
 
+    def reduced(self, fields: Fields) -> dict[str, Any]:
+        """Return the objective for these fields at the end of the run, and each of its reductions, by name. Collective."""
+        trees, parameters = self.backward.problem.diagnostics, self.forward.problem.parameters
+        return Diagnostics(trees, self.backward.diagnosed, parameters).evaluate(
+            {**fields, **self.data}, self.schedule.end
+        )
+
     def at_end(self, fields: Fields) -> tuple[float, Fields, Mapping[str, float]]:
         """Return (objective, its derivatives at the end of the run by field of the adjoint problem, those with respect to
         numbers outside of reductions)."""
         parameters, time = self.forward.problem.parameters, self.schedule.end
         problem, given = self.backward.problem, {**fields, **self.data}
-        found = Diagnostics(problem.diagnostics, self.backward.diagnosed, parameters).evaluate(given, time)
+        found = self.reduced(fields)
         value = float(found[OBJECTIVE])
         if not math.isfinite(value):
             raise NumericsError(
@@ -253,27 +257,3 @@ class Sweep:
     def sum(self, terms: Sequence[tuple[float, jax.Array]]) -> jax.Array:
         """Return the sum of arrays times weights, as a new array."""
         return self.combined(tuple(array for _, array in terms), np.array([weight for weight, _ in terms]))
-
-
-def data_fields(forward: Simulation, held: Mapping[str, Blocks]) -> Fields:
-    """Return the fields of the objective's data on the devices. Collective.
-
-    ``held`` are arrays from Python, by dotted key; others are read from their files. Raises InputError, on all processes, if
-    an array does not fit the grid or holds values that are not finite.
-    """
-    config = forward.problem.config
-
-    def read() -> dict[str, np.ndarray]:
-        blocks = {}
-        for name, file in config.objective.arrays.items():
-            key = at("objective", "data", name)
-            try:
-                block = held.get(key, file).read(forward.ranges, config.grid.shape)
-            except InputError as error:
-                raise InputError(f"{key}: {error}") from None
-            if not np.isfinite(block).all():
-                raise InputError(f"{key}: expected finite numbers, but some are not; correct them")
-            blocks[data_field(name).name] = np.ascontiguousarray(block, forward.dtype)
-        return blocks
-
-    return forward.put(agree(forward.communicator, read))

@@ -1,4 +1,4 @@
-"""The objective and its gradient for `hpcstencil.Simulation.value_and_gradient`."""
+"""The objective and its gradient for Python programs and the command."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from hpcstencil.adjoint.plan import plan_of
 from hpcstencil.adjoint.problem import adjoint_of
-from hpcstencil.gradient.sweep import Sweep, data_fields
+from hpcstencil.gradient.compose import sweep_of
+from hpcstencil.gradient.sweep import Result, Sweep
 from hpcstencil.problem.parameter_files import Blocks
 from hpcstencil.python.datasets import gathered
 from hpcstencil.python.shared_programs import PROGRAMS, Program
 from hpcstencil.runtime.communicator import agree
-from hpcstencil.simulation.file_blocks import checkpoint_block
 from hpcstencil.simulation.prepared import Decomposed
 from hpcstencil.simulation.simulation import Simulation
 from hpcstencil.simulation.state import State
@@ -31,30 +30,33 @@ class Gradient:
         problem, communicator = simulation.problem, simulation.communicator
         expressed = frozenset(problem.initial) - frozenset(assigned)
         adjoint = agree(communicator, lambda: adjoint_of(problem, expressed))
-        topology = simulation.plan.topology
-        self.plan = agree(communicator, lambda: plan_of(problem, topology))
-        on_blocks = agree(communicator, lambda: adjoint.on(topology))
-        devices = simulation.device_grid.devices.devices
-        decomposed = agree(communicator, lambda: Decomposed.of(on_blocks, communicator.size, len(devices)))
-        self.program: Program
-        self.program, backward = PROGRAMS.take(decomposed, devices, communicator)
-        self.sweep = Sweep(simulation, adjoint, backward, data_fields(simulation, held))
+        self.program: Program | None = None
+
+        def compose(blocks: Decomposed) -> Simulation:
+            self.program, backward = PROGRAMS.take(blocks, simulation.device_grid.devices.devices, communicator)
+            return backward
+
+        self.sweep, self.plan = sweep_of(simulation, adjoint, compose, held)
 
     def at(self, state: State) -> tuple[float, dict[str, Any]]:
         """The objective and its gradient for a run that begins with ``state``; see `Simulation.value_and_gradient`."""
-        simulation = self.sweep.forward
         result = self.sweep(dict(state.fields), self.plan.states)
-        starts = [start for start, _ in simulation.ranges]
-        shape = simulation.problem.config.grid.shape
-        gradient: dict[str, Any] = {}
-        for one in self.sweep.adjoint.unknowns:
-            if one.kind == "number":
-                gradient[one.key] = result.numbers[one.key]
-            else:
-                block = np.array(checkpoint_block(simulation, result.arrays[one.key]))
-                gradient[one.key] = gathered(simulation.communicator, block, starts, shape)
-        return result.value, gradient
+        return result.value, collected(self.sweep, result)
 
     def close(self) -> None:
         """Release the compiled program. All processes call this together."""
-        PROGRAMS.give_back(self.program)
+        if self.program is not None:
+            PROGRAMS.give_back(self.program)
+
+
+def collected(sweep: Sweep, result: Result) -> dict[str, Any]:
+    """The gradient by the entry of gradient.of. All processes call this together.
+
+    A number is a float. An array on the global grid, in the dtype of the run, is on rank 0; it is None on other processes.
+    """
+    forward, gradient = sweep.forward, dict[str, Any](result.numbers)
+    for key, array in result.arrays.items():
+        block = np.array(forward.block(array))
+        starts = [start for start, _ in forward.ranges]
+        gradient[key] = gathered(forward.communicator, block, starts, forward.problem.config.grid.shape)
+    return {one.key: gradient[one.key] for one in sweep.adjoint.unknowns}

@@ -197,6 +197,15 @@ def test_an_open_end_is_refused():
         adjoint_of(problem, ())
 
 
+def test_a_layer_whose_strength_follows_from_the_parameters_is_refused():
+    given = {"grid": {"shape": [12]}, "equation": {"name": "wave"}, "boundary": {"x": {"cpml": {"width": 3.0}}}}
+    given["objective"] = {"J": "integral(u)"}
+    problem = problem_of(**given, gradient={"of": ["equation.c"]})
+    with pytest.raises(InputError, match="the strength of a cpml layer follows from the parameters"):
+        adjoint_of(problem, ())
+    assert adjoint_of(problem_of(**given, gradient={"of": ["initial.u"]}), ())
+
+
 def test_a_branch_that_is_not_taken_adds_exactly_nothing():
     """At u = 0 the root has an infinite derivative, and the quotient none."""
     problem = problem_of(

@@ -55,6 +55,26 @@ def test_remainders_are_of_second_order(name):
     assert all(abs(slope - 2.0) <= 0.05 for slope in slopes), slopes
 
 
+BESIDE = {  # boundary of x: an equation
+    "cpml": ("acoustic", {"cpml": {"width": 0.4, "speed": 1.3}}),
+    "sponge": ("wave", {"sponge": {"width": 0.3, "strength": 20.0}}),
+    "dirichlet": ("nonlinear_diffusion", {"dirichlet": "1 + t"}),
+    "robin": ("fitzhugh_nagumo", {"robin": {"a": 1.0, "b": 0.3, "value": 0.2}}),
+    "neumann": ("burgers", {"lower": {"neumann": 0.2}, "upper": {"dirichlet": 0.5}}),
+}
+
+
+@pytest.mark.parametrize("kind", [
+    pytest.param(kind, marks=() if kind == "cpml" else pytest.mark.long) for kind in BESIDE
+])  # fmt: skip
+def test_remainders_beside_boundaries(kind):
+    name, boundary = BESIDE[kind]
+    sweep = sweep_of(tables(name, (boundary,)))
+    blocks = sweep.forward.get(sweep.forward.initial_fields(), sweep.forward.problem.fields)
+    slopes = taylor_slopes(sweep, {field: np.array(block) for field, block in blocks.items()})
+    assert all(abs(slope - 2.0) <= 0.05 for slope in slopes), slopes
+
+
 @pytest.mark.parametrize("name", EQUATIONS)
 def test_every_equation_has_an_adjoint_or_says_why_not(name):
     for boundary, refused in ((None, REFUSED), (WALLS, REFUSED_BESIDE_BOUNDARIES)):
