@@ -102,9 +102,8 @@ class Sweep:
 
     @cached_property
     def sums(self) -> Reductions:
-        """The sums over all cells of the gradients with respect to numbers."""
-        trees = [Field(one.field) for one in self.adjoint.unknowns if one.kind == "number"]
-        return self.backward.steps.reductions({}, trees)
+        """The reductions of the gradients per cell, whose sums are the gradients with respect to numbers."""
+        return self.backward.steps.reductions({}, [Field(one.field) for one in self.adjoint.unknowns])
 
     # ---- the sweep ---------------------------------------------------------------------------------------------------
 
@@ -189,18 +188,21 @@ class Sweep:
     def result(self, value: float, cotangents: Fields, direct: Mapping[str, float]) -> Result:
         """Return the result of a sweep with these derivatives at t = 0, by field of the adjoint problem."""
         parameters, unknowns = self.forward.problem.parameters, self.adjoint.unknowns
-        fields = {one.field: cotangents[one.field] for one in unknowns if one.kind == "number"}
+        fields = {one.field: cotangents[one.field] for one in unknowns}
         low, high, broken = self.sums.extremes(fields, parameters, 0.0)
-        largest = np.where(broken > 0, np.nan, np.maximum(np.abs(low), np.abs(high)))
-        totals = iter(self.sums.sums(fields, parameters, 0.0, largest))
-        numbers = {one.key: float(next(totals)) + direct[one.name] for one in unknowns if one.kind == "number"}
-        for key, number in numbers.items():
-            if not math.isfinite(number):
+        for one, count in zip(unknowns, broken, strict=True):
+            if count:
                 raise NumericsError(
-                    f"gradient: expected a finite derivative with respect to {key}, but got {number}; see whether the equation "
-                    "has a square root, power or quotient at 0"
+                    f"gradient: expected finite derivatives with respect to {one.key}, but {count} cells have none; see "
+                    "whether the equation has a square root, a power or a quotient at 0, and whether dt is stable"
                 )
-        return Result(value, numbers, {one.key: cotangents[one.field] for one in unknowns if one.kind != "number"})
+        totals = self.sums.sums(fields, parameters, 0.0, np.maximum(np.abs(low), np.abs(high)))
+        numbers = {
+            one.key: float(total) + direct[one.name]
+            for one, total in zip(unknowns, totals, strict=True)
+            if one.kind == "number"
+        }
+        return Result(value, numbers, {one.key: fields[one.field] for one in unknowns if one.kind != "number"})
 
     # ---- one step in reverse -----------------------------------------------------------------------------------------
 

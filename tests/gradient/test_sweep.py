@@ -12,6 +12,7 @@ from jax import lax
 from hpcstencil.adjoint.checkpointing import Advance, actions, steps_taken
 from hpcstencil.backends.xla.array_code import array_code
 from hpcstencil.numerics.integrators import INTEGRATORS
+from hpcstencil.validation.errors import NumericsError
 
 REACTION = {"u": "D*laplacian(u) - u*dx(u) + A*u**2 + sin(3*t)*x", "v": "u - D*v + 0.1*dy(u*v)"}
 OSCILLATION = {"u": "A*v", "v": "D*laplacian(u) - u**3"}  # two groups of fields, for leapfrog
@@ -151,3 +152,20 @@ def test_a_decaying_mode(kernel):
     )
     assert result.numbers["equation.A"] == pytest.approx(2 * result.value / 1.5, rel=1e-12)
     assert np.allclose(result.arrays["initial.u"], 2 * dx * growth**steps * end, rtol=0, atol=1e-13)
+
+
+def test_derivatives_that_are_not_finite_are_reported():
+    sweep = sweep_of({
+        "grid": {"shape": [6]},
+        "equation": {"name": "custom", "rhs": {"u": "sqrt(abs(u))"}},
+        "initial": {"u": "x - 2.5"},  # 0 in one cell
+        "time": {"end": 0.1, "dt": 0.1},
+        "numerics": {"integrator": "euler"},
+        "objective": {"J": "integral(u)"},
+        "gradient": {"of": ["initial.u"]},
+    })  # fmt: skip
+    with pytest.raises(NumericsError, match="finite derivatives with respect to initial.u, but 1 cells have none"):
+        sweep(sweep.forward.initial_fields(), 1)
+    blown = sweep.forward.put({"u": np.full(6, np.inf, np.float32)})
+    with pytest.raises(NumericsError, match="objective: expected a finite value"):
+        sweep(blown, 1)
