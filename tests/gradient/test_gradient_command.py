@@ -1,5 +1,6 @@
 """`hpcstencil gradient`, its file, `--verify`, and the plan that `check` prints."""
 
+import tomllib
 from pathlib import Path
 
 import h5py
@@ -8,6 +9,7 @@ import pytest
 from support import hpcstencil
 
 from hpcstencil.adjoint import operators
+from hpcstencil.config.reader import from_mapping, load
 
 INPUT = Path(__file__).parents[2] / "inputs" / "gradients" / "initial_state.toml"
 FACTOR = np.exp(-(np.pi**2) * 0.02)  # by which the mode decays
@@ -26,6 +28,8 @@ def test_the_file_holds_the_objective_and_a_dataset_per_name(command):
     with h5py.File("initial_state.gradient.h5") as file:
         assert file.attrs["objective"] == pytest.approx(FACTOR**2 / 4, rel=1e-3)  # u stays 0, so J = ∫ target²
         assert set(file) == {"initial.u", "equation.D"} and file["equation.D"][()] == 0.0
+        again = from_mapping(tomllib.loads(file.attrs["input"]), Path("/"))
+        assert (again.objective, again.gradient) == (load(INPUT).objective, load(INPUT).gradient)
         x = (np.arange(32) + 0.5) / 32
         mode = np.sin(np.pi * x)[:, None] * np.sin(np.pi * x)
         # dJ/du0 = -2 dx² (decay of the mode) target
