@@ -6,7 +6,7 @@ import itertools
 import math
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,9 @@ from reference import Reference
 from hpcstencil.backends.backend import Unsupported
 from hpcstencil.backends.native.cost_model import cells_beside
 from hpcstencil.backends.native.program import program
+from hpcstencil.backends.xla.array_code import rules_of
+from hpcstencil.backends.xla.evaluate import right_hand_side
+from hpcstencil.backends.xla.stencil_kernels import KERNELS
 from hpcstencil.cli import main
 from hpcstencil.config.provenance import to_toml
 from hpcstencil.config.reader import from_mapping
@@ -101,6 +104,21 @@ def stepped(problem: Problem, simulation: Simulation, steps: int, dt: float, see
     fields = simulation.initial_fields() if given else simulation.put(random_block(problem, simulation, seed))
     fields = simulation.advance(fields, StepRange(0.0, 0, dt, steps))
     return simulation.get(fields, problem.fields)
+
+
+def traced_slopes(problem: Problem) -> Callable[..., dict[str, jax.Array]]:
+    """The function (fields, parameters, t) -> time derivatives by field, on one device: array code outside of any loop, which
+    jax.jvp and jax.vjp differentiate."""
+    device_grid = simulation_of(problem).device_grid
+    rates = {**problem.trees}
+    rhs = right_hand_side(rates, rules_of(problem, KERNELS["shift"]), problem.needs(rates.values()))
+    frame = device_grid.frame(device_grid.places)
+
+    def slopes(fields: Mapping[str, Any], parameters: Mapping[str, Any], t: Any) -> dict[str, jax.Array]:
+        padded = device_grid.surrounded(fields, device_grid.widths(1), frame)
+        return device_grid.cropped(rhs(padded, parameters, t, frame))
+
+    return slopes
 
 
 def integrate(problem: Problem, kernel: str = "shift") -> dict[str, np.ndarray]:

@@ -24,6 +24,7 @@ COMMANDS = {
     "plot": "Make a PNG of a field, an animation, or the time series of a run.",
     "bench": "Measure speed in hardware terms: cells/s, T_eff, and its ratio to the copy bandwidth.",
     "doctor": "Check the environment (launch, MPI, HDF5, devices, folder) and suggest a remedy for each problem.",
+    "gradient": "Compute the objective of INPUT.toml and its gradient with respect to initial fields and parameters.",
     "sweep": "Plan a parameter sweep, run its members, and collect their results in one table.",
     "verify": "Measure orders of convergence, conservation and equality of decompositions of INPUT.toml.",
 }

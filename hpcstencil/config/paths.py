@@ -25,7 +25,7 @@ def sources(config: Config) -> dict[str, Path]:
     """
     arrays = {
         key: file.path
-        for key, file in {**array_files(config), **series_files(config)}.items()
+        for key, file in {**array_files(config), **series_files(config), **objective_files(config)}.items()
         if isinstance(file, ArrayFile)
     }
     return arrays if config.initial.file is None else {"initial.file": config.initial.file, **arrays}
@@ -48,6 +48,11 @@ def array_files(config: Config) -> dict[str, ArrayFile | ArrayInMemory]:
     found = {f"equation.{name}": array for name, array in config.equation.arrays.items()}
     mask = None if config.mask is None else config.mask.array
     return found if mask is None else {"mask.solid": mask, **found}
+
+
+def objective_files(config: Config) -> dict[str, ArrayFile | ArrayInMemory]:
+    """The data of the objective, by dotted key, such as "objective.data.target"."""
+    return {at("objective", "data", name): array for name, array in config.objective.arrays.items()}
 
 
 def series_files(config: Config) -> dict[str, ArrayFile | ArrayInMemory]:

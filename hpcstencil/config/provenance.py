@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcstencil.config.boundary_conditions import boundary_tables
-from hpcstencil.config.settings import Config, EquationConfig, MaskConfig, OutputConfig
+from hpcstencil.config.settings import Config, EquationConfig, GradientConfig, MaskConfig, ObjectiveConfig, OutputConfig
 from hpcstencil.config.time_series import TimeSeries
 from hpcstencil.validation.schema import entries_of, keys_of
 from hpcstencil.validation.toml_text import dumps, flatten
@@ -24,6 +24,8 @@ FREE = (
     "numerics.kernel",
     "title",
     "verify.",
+    "objective.",
+    "gradient.",
 )
 
 
@@ -47,6 +49,8 @@ def to_tables(config: Config) -> dict[str, Any]:
         "mask": _mask(config.mask) if config.mask else {},
         "ensemble": {key: list(values) for key, values in config.ensemble.items()},
         "probes": {name: _table(probe) for name, probe in config.probes.items()},
+        "objective": _objective(config.objective),
+        "gradient": _table(config.gradient) if config.gradient != GradientConfig() else {},
         "verify": _table(config.verify),
     }
     return {name: _without_nothing(value) for name, value in tables.items() if value != {}}
@@ -86,6 +90,11 @@ def _output(output: OutputConfig) -> dict[str, Any]:
 def _mask(mask: MaskConfig) -> dict[str, Any]:
     """The table [mask], with the condition at the surface as the input writes it."""
     return {**_table(mask), "surface": "no_flux" if mask.surface is None else {"value": mask.surface}}
+
+
+def _objective(objective: ObjectiveConfig) -> dict[str, Any]:
+    """The table [objective], empty without an objective."""
+    return {**objective.expressions, **({"data": dict(objective.data)} if objective.data else {})}
 
 
 def _without_nothing(value: object) -> Any:

@@ -19,7 +19,7 @@ from hpcstencil.config.ensemble import check_steps, read_ensemble
 from hpcstencil.config.limits import LEAST_TOLERANCE, MOST_CELLS, MOST_EPSILON, MOST_OUTPUTS, MOST_STEPS, WIDTHS
 from hpcstencil.config.names import allowed_name
 from hpcstencil.config.path_checks import check_is_file, check_path
-from hpcstencil.config.paths import array_files, check_output_path, series_files, sources
+from hpcstencil.config.paths import array_files, check_output_path, objective_files, series_files, sources
 from hpcstencil.config.probes import read_probes
 from hpcstencil.config.settings import (
     STEP_KEYS,
@@ -30,9 +30,11 @@ from hpcstencil.config.settings import (
     Decomposition,
     DiagnosticsConfig,
     EquationConfig,
+    GradientConfig,
     InitialConfig,
     MaskConfig,
     Numerics,
+    ObjectiveConfig,
     OutputConfig,
     TimeConfig,
     VerifyConfig,
@@ -47,7 +49,7 @@ from hpcstencil.numerics.finite_differences import Weights
 from hpcstencil.numerics.grid import AXES, Grid
 from hpcstencil.numerics.integrators import FEWEST_STAGES, INTEGRATORS, MOST_STAGES, SUPER_STEPPING
 from hpcstencil.validation.errors import InputError
-from hpcstencil.validation.messages import at, listing, nearest, shown, too_many, unknown, wrong
+from hpcstencil.validation.messages import at, listing, nearest, not_yet, shown, too_many, unknown, wrong
 from hpcstencil.validation.overrides import override
 from hpcstencil.validation.schema import EXPRESSION, Key, entries_of, keys_of, names_of, read, table, take
 from hpcstencil.validation.toml_text import read_file
@@ -106,7 +108,7 @@ def check_sources(config: Config) -> None:
     `from_mapping` does not check this, because the input recorded in an output file may be read after its data files
     were deleted.
     """
-    arrays = {**array_files(config), **series_files(config)}
+    arrays = {**array_files(config), **series_files(config), **objective_files(config)}
     kinds = {"initial.file": "an HDF5 file", **{key: file.kind for key, file in arrays.items()}}
     for key, file in sources(config).items():
         check_is_file(key, file, kinds[key])
@@ -143,6 +145,8 @@ def from_mapping(raw: Mapping[str, object], base: Path, overrides: Sequence[str]
         verify=_verify(raw),
         ensemble=read_ensemble(_section(raw, "ensemble")),
         probes=read_probes(_section(raw, "probes"), base, grid),
+        objective=_objective(raw, base),
+        gradient=_gradient(raw),
     )
     if config.ensemble:
         check_steps(config)
@@ -447,6 +451,47 @@ def _verify(raw: Mapping[str, object]) -> VerifyConfig:
     """Read the table [verify]."""
     _refuse_unknown_keys(raw, "verify")
     return VerifyConfig(**_table(raw, "verify"))
+
+
+def _objective(raw: Mapping[str, object], base: Path) -> ObjectiveConfig:
+    """Read the table [objective]. Paths of data files, relative to ``base``, are made absolute."""
+    section = dict(_section(raw, "objective"))
+    for name, value in section.items():
+        if isinstance(value, Mapping) and "sum" in value:
+            raise not_yet(f"{at('objective', name)}.sum", "a sum over steps", ["an expression at the end of the run"])
+    found = _entries(section, "objective", "expressions", new=True)
+    if len(found) > 1:
+        raise too_many([at("objective", name) for name in found], "put the terms into one")
+    data = {
+        name: _data_file(at("objective", "data", name), text, base)
+        for name, text in _entries(section, "objective", "data", new=True).items()
+    }
+    if data and not found:
+        raise InputError(
+            'objective: expected an expression beside the data, but there is none; write misfit = "integral((u - target)**2)"'
+        )
+    return ObjectiveConfig(expressions=found, data=data)
+
+
+def _data_file(key: str, text: str, base: Path) -> str:
+    """The text of a data file with its path, relative to ``base``, made absolute. Raises InputError for other texts."""
+    file = array_of(text)
+    if isinstance(file, ArrayInMemory):
+        return text
+    if file is None or file.kind == IMAGE:
+        raise wrong(key, 'the name of a file with numbers, "FILE.h5:DATASET" or "FILE.npy"', text, "correct it")
+    return str(replace(file, path=Path(os.path.abspath(base / file.path))))
+
+
+def _gradient(raw: Mapping[str, object]) -> GradientConfig:
+    """Read the table [gradient]. Raises InputError for names given twice, and for both limits of the stored states."""
+    _refuse_unknown_keys(raw, "gradient")
+    values = _table(raw, "gradient")
+    if len(set(values["of"])) < len(values["of"]):
+        raise wrong("gradient.of", "each name once", list(values["of"]), "remove the repetition")
+    if values["checkpoints"] is not None and values["memory"] is not None:
+        raise too_many(("gradient.checkpoints", "gradient.memory"), "remove one")
+    return GradientConfig(**values)
 
 
 def _checkpoint(values: dict[str, Any]) -> CheckpointConfig:

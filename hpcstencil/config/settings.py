@@ -6,6 +6,7 @@ the recorded input all follow from this declaration.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -287,6 +288,61 @@ class VerifyConfig:
     )
 
 
+DATA_FILE = Kind('the name of a file, "FILE.h5:DATASET" or "FILE.npy"', TEXT.convert)
+
+
+@dataclass(frozen=True)
+class ObjectiveConfig:
+    """The table [objective]: one expression with a name, taken at the end of a run.
+
+    ``data`` maps names in the expression to files with one value per cell, as text that `array_of` accepts, with absolute
+    paths.
+    """
+
+    expressions: Mapping[str, str] = entries(
+        EXPRESSION_TEXT, '{} = "integral((u - target)**2)"', "an expression with reductions over the grid"
+    )
+    data: Mapping[str, str] = entries(
+        DATA_FILE, '{} = "observed.h5:u"', "arrays that the expression uses", 'data = { target = "observed.h5:u" }'
+    )
+
+    @property
+    def arrays(self) -> dict[str, ArrayFile | ArrayInMemory]:
+        """The files in ``data``, by name."""
+        return {name: array for name, text in self.data.items() if (array := array_of(text)) is not None}
+
+
+def _size(value: object) -> int:
+    """The number of bytes that a text such as "4GB" gives, in decimal units. Raises Unfit for anything else."""
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?([kMGT]?B)", value) if isinstance(value, str) else None
+    size = float(found[1]) * 1000 ** ("B", "kB", "MB", "GB", "TB").index(found[2]) if found else 0.0
+    if not 1 <= size < 2**63:
+        raise Unfit
+    return int(size)
+
+
+@dataclass(frozen=True)
+class GradientConfig:
+    """The table [gradient], settings of `hpcstencil gradient`. ``memory`` is a text such as "4GB"."""
+
+    of: tuple[str, ...] = key(
+        list_of(TEXT, "a list of names"), (), 'of = ["initial.u", "equation.D"]', "what to differentiate by"
+    )
+    checkpoints: int | None = key(COUNT, None, "checkpoints = 20", "the number of states that are stored")
+    memory: str | None = key(
+        Kind('a size such as "4GB"', lambda value: value if _size(value) else None),
+        None,
+        'memory = "4GB"',
+        "instead of `checkpoints`: memory for stored states, per process",
+    )
+    storage: str = key(choice("memory", "disk"), "memory", 'storage = "memory"', "where states are stored")
+
+    @property
+    def bytes(self) -> int | None:
+        """The size that ``memory`` gives; None if it is not given."""
+        return None if self.memory is None else _size(self.memory)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Config:
     """A checked input file, with one attribute per table.
@@ -310,6 +366,8 @@ class Config:
     verify: VerifyConfig = VerifyConfig()
     ensemble: Mapping[str, tuple[float | str, ...]] = field(default_factory=dict)
     probes: Mapping[str, ProbeConfig] = field(default_factory=dict)
+    objective: ObjectiveConfig = ObjectiveConfig()
+    gradient: GradientConfig = GradientConfig()
 
 
 TOP = tuple(field.name for field in fields(Config))
@@ -318,4 +376,5 @@ TABLES: Mapping[str, type] = {
     "grid": GridConfig, "equation": EquationConfig, "initial": InitialConfig, "numerics": Numerics, "time": TimeConfig,
     "decomposition": Decomposition, "output": OutputConfig, "diagnostics": DiagnosticsConfig,
     "checkpoint": CheckpointConfig, "mask": MaskConfig, "verify": VerifyConfig,
+    "objective": ObjectiveConfig, "gradient": GradientConfig,
 }  # fmt: skip

@@ -52,6 +52,7 @@ from hpcstencil.symbolic.expressions import (
     Node,
     Reduction,
     Series,
+    data_field,
     is_parameter_field,
     parameter_field,
     shared,
@@ -60,7 +61,7 @@ from hpcstencil.symbolic.expressions import (
 from hpcstencil.symbolic.parser import Scope, parse
 from hpcstencil.symbolic.stencil_reach import Discretization
 from hpcstencil.validation.errors import InputError
-from hpcstencil.validation.messages import shown, wrong
+from hpcstencil.validation.messages import at, shown, wrong
 
 
 def build(config: Config, contents: Mapping[str, ArrayContents] | None = None) -> Problem:
@@ -126,8 +127,11 @@ def _alone(config: Config, contents: Mapping[str, ArrayContents], listed: Collec
     positive = model.equation.positive if isinstance(model.equation, Positive) else ()
     layers = layered(trees, config, _fastest_wave(config, model, bounds), model.positions, positive)
     reduced, derived = _diagnostics(config, model), _derived(config, model)
+    objective = _objective(config, model)
     quantities = [tree for each in derived.values() for tree in each.values()]
-    _refuse_unused_stencils(model, [*trees.values(), *model.damping.values(), *reduced.values(), *quantities])
+    _refuse_unused_stencils(
+        model, [*trees.values(), *model.damping.values(), *reduced.values(), *objective.values(), *quantities]
+    )
     placed = Placed(config, layers.positions)
     faces = of_taken(faces_of(config, model, placed.at_home(layers.trees, "equation"), layers.positions))
     rates, damping = placed.rates(taken(layers.trees), faces), placed.rates(taken(apart), faces)
@@ -174,6 +178,7 @@ def _alone(config: Config, contents: Mapping[str, ArrayContents], listed: Collec
         mask=mask,
         receivers=receivers_of(config, layers.positions, derived),
         source=model.source,
+        objective=placed.diagnostics(taken(objective), "objective"),
     )
     _check_step(problem)
     return _with_stages(problem)
@@ -272,6 +277,24 @@ def _diagnostics(config: Config, model: Model) -> dict[str, Node]:
     for name, text in config.diagnostics.expressions.items():
         trees[name] = parse(text, scope, f"diagnostics.{name}")
         _check_number(trees[name], f"diagnostics.{name}", text, inside=False)
+    return trees
+
+
+def _objective(config: Config, model: Model) -> dict[str, Node]:
+    """The objective by its name, as a tree; empty if there is none.
+
+    Raises InputError unless it is one number, computed from reductions, and for data together with fields on faces.
+    """
+    if config.objective.data and model.positions:
+        raise InputError(
+            "objective.data: not available yet for equations with fields on faces; write the target as an expression"
+        )
+    names = {**model.symbols, **model.unknowns, **{name: data_field(name) for name in config.objective.data}}
+    scope = Scope(config.grid.ndim, names, operators=True, reductions=True, space=model.space)
+    trees = {}
+    for name, text in config.objective.expressions.items():
+        trees[name] = parse(text, scope, at("objective", name))
+        _check_number(trees[name], at("objective", name), text, inside=False)
     return trees
 
 

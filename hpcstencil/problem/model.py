@@ -275,7 +275,8 @@ def _refuse_unused(config: Config, custom: bool, trees: Sequence[Node], symbols:
     """Raise InputError for a parameter in the input that has no effect, which must be a mistake."""
     if custom:
         texts = [*config.equation.rhs.values(), *config.initial.expressions.values()]
-        texts += [*config.diagnostics.expressions.values(), *config.boundary.texts()]
+        texts += [*config.diagnostics.expressions.values(), *config.objective.expressions.values()]
+        texts += config.boundary.texts()
         texts += [text for stream in config.output.streams.values() for text in stream.expressions.values()]
         texts += [probe.expression for probe in config.probes.values() if probe.expression]
         texts += [] if config.mask is None else [config.mask.solid, str(config.mask.surface)]

@@ -55,6 +55,7 @@ class Problem:
     ``mask``            the solid cells, or None
     ``receivers``       the receivers of each table of [probes], by name
     ``derived``         expressions of streams and probes, by dotted key of their table, then by name
+    ``objective``       the objective of [objective], a tree of reductions, by its name; empty if there is none
     ``source``          text of the Python file of the equation, "" if it has none
     """
 
@@ -85,6 +86,7 @@ class Problem:
     receivers: Mapping[str, Receivers] = field(default_factory=dict)
     source: str = ""
     derived: Mapping[str, Mapping[str, Node]] = field(default_factory=dict)
+    objective: Mapping[str, Node] = field(default_factory=dict)
 
     @property
     def layout(self) -> Layout:

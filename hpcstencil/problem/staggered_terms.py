@@ -53,11 +53,12 @@ class Placed:
         given = {**dict.fromkeys([] if from_file else walled, Constant(0.0)), **self.at_home(trees, "initial")}
         return self.with_walls(given, faces, lambda value: at_time(value, 0.0))
 
-    def diagnostics(self, trees: Mapping[str, Node]) -> dict[str, Node]:
-        """The diagnostics by name, with each reduction at the position of its operand."""
+    def diagnostics(self, trees: Mapping[str, Node], table: str = "diagnostics") -> dict[str, Node]:
+        """The diagnostics by name, with each reduction at the position of its operand. ``table`` is the table of the input
+        that they come from, for messages."""
         spacing = self.config.grid.spacing
         return {
-            name: located_reductions(tree, self.positions, spacing, f"diagnostics.{name}")
+            name: located_reductions(tree, self.positions, spacing, f"{table}.{name}")
             if is_staggered([tree], self.positions)
             else tree
             for name, tree in trees.items()

@@ -123,6 +123,7 @@ class Simulation:
         self._busy = False  # while steps are taken
         self._compiled = False
         self._slopes: Any = None
+        self._gradient: Any = None  # the reverse sweep, with what it depends on
         self._interrupts = signals.HeldInterrupts()
         self._stopwatch = Stopwatch()
         here = THIS_PROCESS
@@ -150,6 +151,7 @@ class Simulation:
         self._take(simulation)  # the arrays of the program are not kept
         self._assigned = dict.fromkeys(given.initial, "as values")
         self._arrays = tuple(given.arrays)
+        self._data = {key: array for key, array in given.arrays.items() if key.startswith("objective.")}
         self._callbacks: list[Stream] = []
         self._run = Run(self._stepping, self._callbacks, self._progress(shown=False), self._stopwatch)
 
@@ -388,6 +390,33 @@ class Simulation:
         constant = simulation.get(dict(self._stepping.state.fields), simulation.problem.constant)
         return function_of(simulation, int(steps), constant)
 
+    def value_and_gradient(self) -> tuple[float, dict[str, Any]]:
+        """Return the objective at time.end and its gradient: ``value, gradient = sim.value_and_gradient()``.
+
+        The run begins with the current fields, which must be those at t = 0; the simulation itself does not change. The
+        gradient has an entry for each name in gradient.of. It is a float for a number, equal on all processes. For initial
+        values and parameters with one value per cell it is an array on the global grid on rank 0, in the dtype of the run,
+        with the derivative with respect to each cell's value, and None on other processes.
+
+        All processes call this together. Raises InputError for what has no gradient yet, and NumericsError if the objective
+        or the gradient is not finite.
+        """
+        from hpcstencil.python.gradient import Gradient
+
+        stepping = self._ready("value_and_gradient")
+        if taken := stepping.clock.step:
+            raise InputError(
+                f"value_and_gradient: expected a simulation at t = 0, but it has taken {taken} steps; make another one"
+            )
+        wanted = (frozenset(self._assigned), dict(self._open.problem.initial))
+        if self._gradient is None or self._gradient[0] != wanted:
+            made = Gradient(self._open, wanted[0], self._data)
+            if self._gradient is not None:
+                self._gradient[1].close()
+            self._gradient = wanted, made
+        with self._stepping_on():
+            return self._gradient[1].at(self._stepping.state)
+
     # ---- assignment --------------------------------------------------------------------------------------------------
 
     def __setitem__(self, name: str, value: Any) -> None:
@@ -482,7 +511,9 @@ class Simulation:
             return
         self._refuse_busy("close")
         PROGRAMS.give_back(self._program)
-        self._program = None
+        if self._gradient is not None:
+            self._gradient[1].close()
+        self._program = self._gradient = None
         self._callbacks.clear()
         self._stepping.state = replace(self._stepping.state, fields={})
 

@@ -56,7 +56,7 @@ class Tables:
         place = _place(path)
         if place == "initial" and (is_function(value) or _is_array(value) or isinstance(value, list | tuple)):
             self.initial[path[-1]] = value
-        elif place.startswith(("equation", "mask")) and (_is_array(value) or value is None):
+        elif place.startswith(("equation", "mask", "objective")) and (_is_array(value) or value is None):
             self.arrays[place] = ArrayInMemory(as_array(value, None if path[-1] == "series" else AXES, place))
             table[key] = IN_MEMORY
         else:
@@ -101,6 +101,8 @@ def _place(path: tuple[str, ...]) -> str:
             return "initial"
         case ("mask", "solid"):
             return "mask.solid"
+        case ("objective", "data", name):
+            return at("objective", "data", name)
         case ("equation", name) | ("equation", name, "series") if name not in names_of(EquationConfig):
             return at("equation", name)
     return ""

@@ -10,12 +10,15 @@ from pathlib import Path
 
 import numpy as np
 
+from hpcstencil.adjoint.plan import plan_of
+from hpcstencil.adjoint.problem import adjoint_of
 from hpcstencil.config.paths import stream_paths
 from hpcstencil.config.provenance import to_toml
 from hpcstencil.config.settings import Config
 from hpcstencil.config.streams import StreamConfig
 from hpcstencil.numerics.finite_differences import Weights
 from hpcstencil.numerics.schedule import ROUND
+from hpcstencil.numerics.topology import Topology
 from hpcstencil.problem.parameter_files import key_of
 from hpcstencil.problem.problem import Problem
 from hpcstencil.problem.solid_mask import ALL_SOLID, solid_in_file
@@ -61,6 +64,7 @@ def report(prepared: Prepared) -> str:
         f"kernel                {prepared.choice.why}",
         f"time step             {_time_step(problem)}",
         f"steps                 {_steps(problem)}",
+        *_gradient(problem, topology),
         f"predicted time        {_predicted(problem, topology.size)}",
         f"output                {_output(problem, itemsize)}",
         *_streams(problem, itemsize),
@@ -81,6 +85,19 @@ def _without_long_lists(config: Config) -> Config:
     kept = {name: stencil for name, stencil in config.equation.stencils.items() if _is_shown(stencil.weights)}
     probes = {name: probe for name, probe in config.probes.items() if len(probe.x) <= SHOWN}
     return replace(config, equation=replace(config.equation, stencils=kept), probes=probes)
+
+
+def _gradient(problem: Problem, topology: Topology) -> list[str]:
+    """Return a line with the plan of the reverse sweep, if the input asks for a gradient.
+
+    Raises InputError for what has no gradient yet.
+    """
+    if not problem.config.gradient.of:
+        return []
+    adjoint_of(problem, problem.initial)
+    plan = plan_of(problem, topology)
+    stored = f"{plan.states} stored states of {human(plan.bytes_per_state)} per process"
+    return [f"gradient              {stored}, {plan.taken} steps taken to reverse {plan.steps}"]
 
 
 def _stencils(config: Config) -> list[str]:

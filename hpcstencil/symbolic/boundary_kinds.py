@@ -60,6 +60,11 @@ class Kind:
     ``matching(values, u, slope)`` returns the parameters for which the solution u with outward slope ∂u/∂n satisfies
     the condition. ``on_face`` is true for fields with values on the boundary, which are mirrored about that value.
     ``refuse(*values)`` returns an error message if the parameters, all numbers, are not valid, else "".
+
+    A ghost cell is factor * mirror + offset. ``mirrored(parity, dx, values)`` returns the face whose factor is ``parity``
+    (1 or -1) times this one's, and whose offset is 0; the adjoint needs it (`adjoint.operators`). It is None if there is no
+    such face. ``factor_varies`` says whether the factor depends on the distance from the boundary; then ``mirrored`` with
+    parity -1 is right for the first ghost cell only.
     """
 
     ghost: Callable[..., Any]
@@ -68,6 +73,8 @@ class Kind:
     example: str = "0.0"
     on_face: bool = False
     refuse: Callable[..., str] = lambda *values: ""
+    mirrored: Callable[[int, float, tuple[Node, ...]], Face] | None = None
+    factor_varies: bool = False
 
 
 def _dirichlet(number: Callable[[float], N], mirror: N, height: N, value: N) -> N:
@@ -88,10 +95,31 @@ def _robin(number: Callable[[float], N], mirror: N, height: N, a: N, b: N, value
     return (height * value - (half - b) * mirror) * inverse
 
 
+def _mirrored_robin(parity: int, dx: float, values: tuple[Node, ...]) -> Face:
+    """The face with ``parity`` times the factor of a robin condition.
+
+    The factor of the first ghost cell is (b - a dx/2) / (b + a dx/2). It changes sign if a dx/2 and b change places.
+    """
+    a, b, _ = values
+    if parity < 0:
+        a, b = b * (2.0 / dx), a * (dx / 2.0)
+    return Face("robin", (a, b, ZERO))
+
+
 WALL = "wall"
+ZERO = Constant(0.0)
+NO_FLUX, FIXED = Face("neumann", (ZERO,)), Face("dirichlet", (ZERO,))
 KINDS = {
-    "dirichlet": Kind(_dirichlet, lambda values, u, slope: (u,)),
-    "neumann": Kind(_neumann, lambda values, u, slope: (slope,)),
+    "dirichlet": Kind(
+        _dirichlet,
+        lambda values, u, slope: (u,),
+        mirrored=lambda parity, dx, values: FIXED if parity > 0 else NO_FLUX,
+    ),
+    "neumann": Kind(
+        _neumann,
+        lambda values, u, slope: (slope,),
+        mirrored=lambda parity, dx, values: NO_FLUX if parity > 0 else FIXED,
+    ),
     "robin": Kind(
         _robin,
         lambda values, u, slope: (values[0], values[1], values[0] * u + values[1] * slope),
@@ -100,7 +128,8 @@ KINDS = {
         refuse=lambda a, b, value: (
             "" if a or b else "expected a or b other than 0, but got 0 for both; give one of them"
         ),
+        mirrored=_mirrored_robin,
+        factor_varies=True,
     ),
     WALL: Kind(_dirichlet, lambda values, u, slope: (u,), values=(), on_face=True),
 }
-NO_FLUX = Face("neumann", (Constant(0.0),))

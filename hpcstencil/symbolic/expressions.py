@@ -150,6 +150,11 @@ def parameter_field(name: str) -> Field:
     return Field(PARAMETER_FIELD + name)
 
 
+def data_field(name: str) -> Field:
+    """The field that holds data of the objective, such as a target. It lives at cell centres."""
+    return Field(f"data.{name}")
+
+
 def is_parameter_field(part: Node) -> bool:
     """Whether a node is a field made by `parameter_field`."""
     return isinstance(part, Field) and part.name.startswith(PARAMETER_FIELD)

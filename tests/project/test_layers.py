@@ -12,14 +12,26 @@ import pytest
 ROOT = Path(__file__).parents[2] / "hpcstencil"
 PACKAGES = (
     "validation", "numerics", "runtime", "symbolic", "equations", "distributed", "io", "checkpoint", "config", "problem",
-    "backends.error_norm", "backends.backend", "backends.xla", "backends.native", "backends.pallas", "backends.registry",
-    "sweep", "simulation", "python", "verify", "benchmark", "doctor", "cli",
+    "adjoint", "backends.error_norm", "backends.backend", "backends.xla", "backends.native", "backends.pallas",
+    "backends.registry", "sweep", "simulation", "gradient", "python", "verify", "benchmark", "doctor", "cli",
 )  # fmt: skip
 # Names that files of equations import, and the entry of the command.
 TOP = {"__init__", "__main__", "derivatives", "expressions", "functions"}
 HEAVY = {"jax", "mpi4jax", "mpi4py", "h5py", "matplotlib"}
 # What `hpcstencil check` loads: imports neither JAX nor MPI at module level.
-LIGHT = ("validation", "numerics", "runtime", "symbolic", "equations", "config", "problem", "sweep", "doctor", "cli")
+LIGHT = (
+    "validation",
+    "numerics",
+    "runtime",
+    "symbolic",
+    "equations",
+    "config",
+    "problem",
+    "adjoint",
+    "sweep",
+    "doctor",
+    "cli",
+)
 LIGHT_MODULES = {
     "io.dataset_names", "io.rollback_journal", "io.transports", "io.transports.registry", "backends.backend",
     "backends.registry", "backends.native.backend", "backends.pallas.backend", "backends.xla.backend",

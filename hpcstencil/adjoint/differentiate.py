@@ -1,0 +1,133 @@
+"""Derivatives of right-hand sides with respect to fields and parameters, as trees.
+
+For F(u) = f(..., Op_i[e_i(u)], ...),
+  tangent     Ḟ = Σ (∂f/∂Op_i) Op_i[ė_i] + (∂f/∂u) u̇
+  transposed  ∂(Σ λ F)/∂u = Σ (∂e_i/∂u) Op_iᵀ[(∂f/∂Op_i) λ] + (∂f/∂u) λ
+Products come first, the transposed operator after. The pointwise derivatives are those of `symbolic.differentiate`. Where a
+function has a kink, its derivative is that of one branch:
+  where(c, a, b)  the branch taken; the condition has none
+  minimum(a, b)   that of a if a < b, else of b;  maximum(a, b)  that of b if a < b, else of a
+  abs(a)          sign(a), which is 0 at 0;  sqrt(a)  1 / (2 sqrt(a)), which is infinite at 0
+The branch that is not taken contributes exactly 0, even if its value is not finite.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from hpcstencil.adjoint.operands import Operands
+from hpcstencil.adjoint.operators import transposed_operator
+from hpcstencil.symbolic.differentiate import ONE, RULES, ZERO, plus, times
+from hpcstencil.symbolic.expressions import (
+    OPERATORS,
+    DivGrad,
+    Node,
+    Operator,
+    Pointwise,
+    bottom_up,
+    shared,
+    total,
+)
+from hpcstencil.symbolic.stencil_reach import Discretization
+
+# Functions that choose one of two branches: their arguments -> (condition, (branch where it holds, other branch))
+CHOICES: dict[str, Callable[[tuple[Node, ...]], tuple[Node, tuple[Node, Node]]]] = {
+    "where": lambda x: (x[0], (x[1], x[2])),
+    "minimum": lambda x: (Pointwise("less", x), (x[0], x[1])),
+    "maximum": lambda x: (Pointwise("less", x), (x[1], x[0])),
+}
+Guards = tuple[tuple[Node, bool], ...]  # (condition, whether it must hold), from the outermost where() inwards
+
+
+def tangent(tree: Node, directions: Mapping[Node, Node], operands: Operands, space: Discretization) -> Node:
+    """The derivative of a tree along ``directions``, which map fields and parameters to their own derivatives.
+
+    The conditions of new operands are added to ``operands``. Raises the InputError of `Operands.homogeneous`.
+    """
+    known: dict[Node, Node] = {}
+    for part in bottom_up(tree):
+        if isinstance(part, Pointwise):
+            slopes = tuple(known[argument] for argument in part.arguments)
+            known[part] = RULES[part.function](part, part.arguments, slopes) if set(slopes) != {ZERO} else ZERO
+        elif isinstance(part, OPERATORS):
+            result: Node = ZERO
+            for name in ("operand", "coefficient") if isinstance(part, DivGrad) else ("operand",):
+                child = getattr(part, name)
+                if known[child] != ZERO:
+                    changed: dict[str, Any] = {name: operands.homogeneous(child, known[child], _axes(part, space))}
+                    result = plus(result, replace(part, **changed))
+            known[part] = result
+        else:
+            known[part] = directions.get(part, ZERO)
+    return known[tree]
+
+
+def _axes(part: Operator, space: Discretization) -> list[int]:
+    """The axes along which an operator reads other cells."""
+    return [axis for axis, reach in enumerate(space.reach(part)) if any(reach)]
+
+
+def transposed(
+    trees: Mapping[str, Node],
+    seeds: Mapping[str, Node],
+    leaves: Collection[Node],
+    operands: Operands,
+    space: Discretization,
+) -> dict[Node, Node]:
+    """The derivatives of Σ_name Σ_cells seeds[name] trees[name] with respect to the value of each leaf in each cell.
+
+    ``seeds`` are fields. ``leaves`` are fields that occur in the trees; the result has a tree for each of those on which the
+    sum depends. The conditions of new operands are added to ``operands``. Raises the InputError of `transposed_operator`.
+    """
+    merged = shared(trees)
+    order = list(dict.fromkeys(bottom_up(total(list(merged.values())))))
+    active: dict[Node, bool] = {}
+    for part in order:
+        active[part] = part in leaves or any(active[child] for child in part.children)
+    sums: dict[Node, dict[Guards, Node]] = {}
+
+    def add(part: Node, guards: Guards, tree: Node) -> None:
+        if active[part] and tree != ZERO:
+            of_part = sums.setdefault(part, {})
+            of_part[guards] = plus(of_part.get(guards, ZERO), tree)
+
+    for name, tree in merged.items():
+        add(tree, (), seeds[name])
+    for part in reversed(order):  # every node after all nodes that use it
+        reached = sums.get(part, {})
+        if isinstance(part, Pointwise):
+            for guards, c in reached.items():
+                for child, guard, slope in _slopes(part, active):
+                    add(child, guards if guard is None or guard in guards else (*guards, guard), times(c, slope))
+        elif isinstance(part, OPERATORS) and reached:
+            wanted = {child for child in part.children if active[child]}
+            for child, tree in transposed_operator(part, _guarded(reached), wanted, operands, space):
+                add(child, (), tree)
+    return {leaf: _guarded(sums[leaf]) for leaf in leaves if leaf in sums}
+
+
+def _slopes(part: Pointwise, active: Mapping[Node, bool]) -> Iterator[tuple[Node, tuple[Node, bool] | None, Node]]:
+    """Yield (argument, condition under which it counts or None, derivative) for the active arguments of a function."""
+    x = part.arguments
+    if part.function in CHOICES:
+        condition, branches = CHOICES[part.function](x)
+        for child, holds in zip(branches, (True, False), strict=True):
+            if active[child]:
+                yield child, (condition, holds), ONE
+        return
+    for number, child in enumerate(x):
+        if active[child]:
+            unit = tuple(ONE if n == number else ZERO for n in range(len(x)))
+            yield child, None, RULES[part.function](part, x, unit)
+
+
+def _guarded(sums: Mapping[Guards, Node]) -> Node:
+    """The sum of trees, each of which counts where its conditions hold and is 0 elsewhere."""
+    terms = []
+    for guards, tree in sums.items():
+        for condition, holds in reversed(guards):
+            tree = Pointwise("where", (condition, tree, ZERO) if holds else (condition, ZERO, tree))
+        terms.append(tree)
+    return total(terms)

@@ -1,0 +1,290 @@
+"""The adjoint problem: one step of forward Euler with dt = 1 adds (∂f/∂u)ᵀ λ to a field, and (∂f/∂p)ᵀ λ to another.
+
+Its fields, for a field u and a parameter p of the equation:
+  u              the stage value at which the derivatives are taken, constant in the step
+  adjoint.u      λ, the derivative of the objective with respect to dt times the slopes there; constant too
+  transposed.u   the result; the step adds (∂f/∂u)ᵀ λ to it
+  gradient.p     the derivative with respect to p, per cell; the step adds (∂f/∂p)ᵀ λ to it
+So any backend computes a stage of the reverse step (`stages`) as it computes a step of an equation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from hpcstencil.adjoint.differentiate import tangent, transposed
+from hpcstencil.adjoint.operands import Operands
+from hpcstencil.adjoint.operators import STAGGERED
+from hpcstencil.config.settings import DiagnosticsConfig
+from hpcstencil.numerics.integrators import INTEGRATORS
+from hpcstencil.numerics.topology import Topology
+from hpcstencil.problem.problem import Problem
+from hpcstencil.symbolic.differentiate import ONE, ZERO, plus, times
+from hpcstencil.symbolic.expressions import (
+    Field,
+    Halfway,
+    Node,
+    Noise,
+    Parameter,
+    Reduction,
+    bottom_up,
+    parameter_field,
+    rebuilt,
+    shared,
+    total,
+    walk,
+)
+from hpcstencil.validation.errors import InputError
+from hpcstencil.validation.messages import at, listing, shown, unknown
+
+ADJOINT, TRANSPOSED, GRADIENT, TANGENT = "adjoint.", "transposed.", "gradient.", "tangent."
+SEED = "objective seed "  # and the number of a reduction: the derivative of the objective with respect to its terms
+END, START, PRODUCTS = "end", "start", "products"  # keys of `Problem.derived`
+OBJECTIVE = "objective"
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """One entry of gradient.of: the initial values of the field ``name``, or the parameter ``name`` of the equation.
+
+    ``key`` is the entry. ``kind`` is "initial", "number" or "array".
+    """
+
+    key: str
+    kind: str
+    name: str
+
+    @property
+    def node(self) -> Node:
+        """The parameter as a node of trees."""
+        return Parameter(self.name) if self.kind == "number" else parameter_field(self.name)
+
+    @property
+    def field(self) -> str:
+        """The field of the adjoint problem that holds the gradient per cell at the end of the reverse sweep."""
+        return (ADJOINT if self.kind == "initial" else GRADIENT) + self.name
+
+
+@dataclass(frozen=True)
+class Adjoint:
+    """The adjoint of a problem with an objective.
+
+    ``problem`` is the adjoint problem. Its diagnostics are the objective, and each of the ``reductions`` by number. Under END,
+    its `Problem.derived` has the values of the fields adjoint.u and gradient.p at the end of the run, from the state and the
+    fields SEED; under START, what gradient.p gains from the initial expressions; under PRODUCTS, if it is verified, the terms
+    of λ·(∂f/∂u v) and (transposed field)·v, with v in the fields tangent.u.
+
+    ``reductions`` are the reductions of the objective, and ``slopes`` its derivatives with respect to each of them, as trees
+    of all. ``direct`` are the derivatives of the objective with respect to parameters that stand outside reductions, by name.
+    """
+
+    unknowns: tuple[Unknown, ...]
+    problem: Problem
+    reductions: tuple[Reduction, ...]
+    slopes: tuple[Node, ...]
+    direct: Mapping[str, Node]
+
+    def on(self, topology: Topology) -> Problem:
+        """The adjoint problem on the blocks of the problem."""
+        config = self.problem.config
+        blocks = replace(
+            config.decomposition, processes=topology.processes, devices=topology.devices, steps_per_exchange=1
+        )
+        return replace(self.problem, config=replace(config, decomposition=blocks))
+
+
+def adjoint_of(problem: Problem, expressed: Iterable[str], verified: bool = False) -> Adjoint:
+    """Derive the adjoint of a problem, for the unknowns in [gradient].
+
+    ``expressed`` are the fields whose initial values come from the expressions of the problem. If the adjoint is to be
+    ``verified``, the products of the dot-product test are derived too. Raises InputError for what
+    has no gradient yet, see `refuse_unavailable`.
+    """
+    refuse_unavailable(problem)
+    unknowns = unknowns_of(problem)
+    parameters = [one for one in unknowns if one.kind != "initial"]
+    fields = tuple(problem.trees)
+    ((_, objective),) = problem.objective.items()
+    reductions = tuple(dict.fromkeys(part for part in walk(objective) if isinstance(part, Reduction)))
+    _refuse_extrema(problem, reductions)
+    initial = {name: problem.initial[name] for name in fields if name in problem.initial and name in set(expressed)}
+    plain = _without_beyond({**problem.trees, **{SEED + str(n): r.operand for n, r in enumerate(reductions)}})
+    rates = {name: plain[name] for name in fields}
+    operands = {name: tree for name, tree in plain.items() if name not in rates}
+    space, grid = problem.discretization, problem.config.grid
+    places = Operands(problem.faces, list(plain.values()), problem.config.boundary.periodic, grid.spacing)
+    leaves = [*(Field(name) for name in fields), *(one.node for one in parameters if one.kind == "array")]
+
+    def derivatives(trees: Mapping[str, Node], seeds: Mapping[str, Node], prefix: str) -> dict[str, Node]:
+        """The derivatives of Σ seeds·trees: of fields, named with this prefix, and of parameters."""
+        by_leaf = transposed(trees, seeds, leaves, places, space)
+        found = {prefix + name: by_leaf.get(Field(name), ZERO) for name in fields}
+        for one in parameters:
+            if one.kind == "array":
+                found[one.field] = by_leaf.get(one.node, ZERO)
+                continue
+            found[one.field] = ZERO
+            for name, tree in trees.items():
+                term = times(seeds[name], tangent(tree, {one.node: ONE}, places, space))
+                found[one.field] = plus(found[one.field], term)
+        return found
+
+    adjoints = {name: Field(ADJOINT + name) for name in fields}
+    trees = derivatives(rates, adjoints, TRANSPOSED)
+    end = derivatives(operands, {name: Field(name) for name in operands}, ADJOINT)
+    start = derivatives(initial, adjoints, "") if initial else {}
+    start = {one.field: Field(one.field) + start[one.field] for one in parameters if start.get(one.field, ZERO) != ZERO}
+    _refuse_noise(start)
+    products: dict[str, Node] = {}
+    if verified:
+        along: dict[Node, Node] = {Field(name): Field(TANGENT + name) for name in fields}
+        products["tangent"] = total([adjoints[name] * tangent(rates[name], along, places, space) for name in fields])
+        products["adjoint"] = total([Field(TRANSPOSED + name) * Field(TANGENT + name) for name in fields])
+    everything = shared({**trees, **{END + name: tree for name, tree in end.items()}})
+    positions = {prefix + name: place for name, place in problem.positions.items() for prefix in (ADJOINT, TRANSPOSED)}
+    constant = (*problem.fields, *(ADJOINT + name for name in fields))
+    adjoint = replace(
+        problem,
+        config=replace(problem.config, diagnostics=DiagnosticsConfig()),
+        fields=(*trees, *constant),
+        memory=(*trees, *constant),
+        trees={name: everything[name] for name in trees},
+        initial={},
+        faces={**problem.faces, **places.added},
+        diagnostics={OBJECTIVE: objective, **{f"{OBJECTIVE} {n}": part for n, part in enumerate(reductions)}},
+        derived={
+            END: {name: everything[END + name] for name in end},
+            **({START: start} if start else {}),
+            **({PRODUCTS: products} if products else {}),
+        },
+        method=INTEGRATORS["euler"],
+        groups={},
+        measured={},
+        positions={**problem.positions, **positions},
+        receivers={},
+    )
+    outer = {one.name: tangent(objective, {one.node: ONE}, places, space) for one in parameters if one.kind == "number"}
+    slopes = tuple(tangent(objective, {part: ONE}, places, space) for part in reductions)
+    return Adjoint(unknowns, adjoint, reductions, slopes, outer)
+
+
+def unknowns_of(problem: Problem) -> tuple[Unknown, ...]:
+    """The entries of gradient.of. Raises InputError for names that the problem does not have or that have no gradient yet."""
+    found = []
+    for key in problem.config.gradient.of:
+        table, _, name = key.partition(".")
+        if table == "initial" and name in problem.shown:
+            found.append(Unknown(key, "initial", name))
+        elif table == "equation" and name in problem.symbols:
+            found.append(Unknown(key, _kind(problem, key, name), name))
+        else:
+            known = [at("initial", field) for field in problem.shown] + [
+                at("equation", name) for name in problem.symbols
+            ]
+            raise unknown("gradient.of", "name", key, known)
+    if not found:
+        raise InputError(
+            'gradient.of: expected names such as "initial.u" or "equation.D", but got none; list what to differentiate by'
+        )
+    return tuple(found)
+
+
+def _kind(problem: Problem, key: str, name: str) -> str:
+    """The kind of the parameter ``name``. Raises InputError if there is no gradient with respect to it yet."""
+    node = problem.symbols[name]
+    kind = {Parameter(name): "number", parameter_field(name): "array"}.get(node)
+    if kind is None:
+        raise InputError(
+            f"gradient.of: expected a number or an array with one value per cell, but {key} is an expression or a time series; "
+            "give one of those"
+        )
+    if any(part == node for face in problem.faces.values() for value in face.values for part in walk(value)):
+        raise InputError(
+            f"gradient.of: not available yet for {key}, because a boundary condition depends on it; write a number there"
+        )
+    boundary = problem.config.boundary
+    kinds = [
+        boundary.condition(field, axis, side)
+        for field in problem.shown
+        for axis in range(problem.config.grid.ndim)
+        for side in (0, 1)
+    ]
+    if any(condition.kind == "cpml" and condition.values[1] is None for condition in kinds):
+        raise InputError(
+            f"gradient.of: not available yet for {key}, because the strength of a cpml layer follows from the parameters; give "
+            "the layer a speed"
+        )
+    return kind
+
+
+def refuse_unavailable(problem: Problem) -> None:
+    """Raise InputError for problems that have no gradient yet, or no objective."""
+    config = problem.config
+    if not problem.objective:
+        raise InputError(
+            "objective: expected an expression of which to take the gradient, but the table is missing; write for example "
+            '[objective] misfit = "integral(u**2)"'
+        )
+    if config.gradient.storage == "disk":
+        raise InputError("gradient.storage: storage = 'disk' is not available yet; remove it")
+    if problem.members:
+        raise InputError("ensemble: gradients are not available yet for ensembles; remove the table")
+    if problem.mask is not None:
+        raise InputError("mask: gradients are not available yet with solid cells; remove the table")
+    if config.time.dt is None:
+        raise InputError(
+            f"time.{config.time.given}: gradients are not available yet with steps that are not given; write time.dt"
+        )
+    if problem.method.multistep:
+        raise InputError(
+            f"numerics.integrator: gradients are not available yet with {shown(config.numerics.integrator)}; use "
+            '"rk4" or another one-step method'
+        )
+    if not all(config.boundary.periodic) and (
+        problem.positions or any(isinstance(part, Halfway) for tree in problem.rates() for part in walk(tree))
+    ):
+        raise InputError(STAGGERED)
+    beside = {
+        part.name
+        for face in problem.faces.values()
+        for value in face.values
+        for part in walk(value)
+        if isinstance(part, Field) and part.name not in problem.constant
+    }
+    if beside:
+        raise InputError(
+            "boundary: gradients are not available yet with open ends, whose values follow from the fields; use a sponge, or "
+            "{ neumann = 0.0 }"
+        )
+
+
+def _refuse_extrema(problem: Problem, reductions: Sequence[Reduction]) -> None:
+    """Raise InputError if the objective contains a minimum or maximum over the grid."""
+    kinds = [part.kind for part in reductions if part.kind in ("min", "max")]
+    if kinds:
+        raise InputError(
+            f"{at('objective', *problem.objective)}: gradients are not available yet of {listing(dict.fromkeys(kinds))}(); use "
+            "integral() or mean()"
+        )
+
+
+def _refuse_noise(trees: Mapping[str, Node]) -> None:
+    """Raise InputError if a derivative of an initial expression contains noise, which only the initial state has."""
+    if any(isinstance(part, Noise) for tree in trees.values() for part in walk(tree)):
+        raise InputError(
+            "gradient.of: not available yet for a parameter that multiplies noise() in [initial]; write a number there"
+        )
+
+
+def _without_beyond(trees: Mapping[str, Node]) -> dict[str, Node]:
+    """The trees with the ghost cells of all operands filled by their own conditions.
+
+    On periodic axes this gives the same values. Trees beside boundaries contain no values that are evaluated beyond them.
+    """
+    made: dict[Node, Node] = {}
+    for tree in shared(trees).values():
+        for part in bottom_up(tree):
+            new = rebuilt(part, lambda child: made[child])
+            made[part] = replace(new, beyond=False) if getattr(part, "beyond", False) else new
+    return {name: made[tree] for name, tree in shared(trees).items()}

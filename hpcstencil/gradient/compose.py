@@ -1,0 +1,50 @@
+"""Composition of the reverse sweep of a simulation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from hpcstencil.adjoint.plan import SweepPlan, plan_of
+from hpcstencil.adjoint.problem import Adjoint
+from hpcstencil.gradient.sweep import Sweep
+from hpcstencil.problem.parameter_files import Blocks
+from hpcstencil.runtime.communicator import agree
+from hpcstencil.simulation.prepared import Decomposed
+from hpcstencil.simulation.simulation import Simulation
+from hpcstencil.symbolic.expressions import data_field
+from hpcstencil.validation.errors import InputError
+from hpcstencil.validation.messages import at
+
+
+def sweep_of(
+    forward: Simulation, adjoint: Adjoint, compose: Callable[[Decomposed], Simulation], held: Mapping[str, Blocks]
+) -> tuple[Sweep, SweepPlan]:
+    """Compose the reverse sweep of a simulation, and plan it. Collective.
+
+    ``compose`` composes the adjoint problem on the blocks of the simulation. ``held`` are data of the objective from Python,
+    by dotted key. Raises InputError, on all processes, if the blocks are too small for the adjoint, if the memory for stored
+    states is, or if the data do not fit.
+    """
+    communicator, topology = forward.communicator, forward.plan.topology
+    plan = agree(communicator, lambda: plan_of(forward.problem, topology))
+    devices = len(forward.device_grid.devices.devices)
+    blocks = agree(communicator, lambda: Decomposed.of(adjoint.on(topology), communicator.size, devices))
+    data = forward.put(agree(communicator, lambda: _data(forward, held)))
+    return Sweep(forward, adjoint, compose(blocks), data), plan
+
+
+def _data(forward: Simulation, held: Mapping[str, Blocks]) -> dict[str, np.ndarray]:
+    """This process's blocks of the objective's data, by field. Raises InputError, on this process alone."""
+    config, blocks = forward.problem.config, dict[str, np.ndarray]()
+    for name, file in config.objective.arrays.items():
+        key = at("objective", "data", name)
+        try:
+            block = held.get(key, file).read(forward.ranges, config.grid.shape)
+        except InputError as error:
+            raise InputError(f"{key}: {error}") from None
+        if not np.isfinite(block).all():
+            raise InputError(f"{key}: expected finite numbers, but some are not; correct them")
+        blocks[data_field(name).name] = np.ascontiguousarray(block, forward.dtype)
+    return blocks

@@ -1,0 +1,146 @@
+"""Tests of the gradient of an input, for `hpcstencil gradient --verify`.
+
+Taylor     |J(x + h d) - J(x) - h J'd| falls with h², for a random direction d of all unknowns
+products   Σ λ (∂f/∂u v) = Σ ((∂f/∂u)ᵀ λ) v for random λ and v, at the initial state
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hpcstencil.adjoint.plan import SweepPlan
+from hpcstencil.adjoint.problem import ADJOINT, GRADIENT, OBJECTIVE, PRODUCTS, TANGENT, TRANSPOSED
+from hpcstencil.distributed.halo import Fields
+from hpcstencil.gradient.sweep import Sweep
+from hpcstencil.numerics.schedule import StepRange
+from hpcstencil.symbolic import numpy_evaluate
+from hpcstencil.symbolic.expressions import Field, Node, Noise, Pointwise
+from hpcstencil.validation.errors import NumericsError
+
+LARGEST = 1e-3  # the first h, of directions as large as the unknowns
+HALVINGS = 5
+WITHIN = 0.05  # of slope 2
+NOTHING = 1e-12  # a remainder that is a smaller fraction of the objective is rounding
+MOST = 1e-12  # difference of the two products, relative to the sum of magnitudes
+
+
+@dataclass(frozen=True)
+class Tested:
+    """The results of the tests: the ``remainders`` for h, h/2, ..., relative to the objective, and the relative difference
+    of the two products."""
+
+    remainders: tuple[float, ...]
+    difference: float
+
+    @property
+    def slopes(self) -> list[float]:
+        """The observed orders of the remainders; infinite where a remainder is 0."""
+        pairs = zip(self.remainders[:-1], self.remainders[1:], strict=True)
+        return [math.log2(a / b) if a and b else math.inf for a, b in pairs]
+
+    @property
+    def second_order(self) -> bool:
+        """Whether the remainders are of second order, or nothing but rounding."""
+        return max(self.remainders) <= NOTHING or all(abs(slope - 2.0) <= WITHIN for slope in self.slopes)
+
+    @property
+    def transposed(self) -> bool:
+        """Whether the two products agree."""
+        return self.difference <= MOST
+
+
+def measured(sweep: Sweep, plan: SweepPlan) -> Tested:
+    """Take both tests. Collective. The fields must be float64."""
+    return Tested(_remainders(sweep, plan), _difference(sweep))
+
+
+def tell(found: Tested) -> str:
+    """The results as lines of text."""
+    slopes = " ".join(f"{slope:.3f}" for slope in found.slopes)
+    remainders = " ".join(f"{remainder:.2e}" for remainder in found.remainders)
+    return (
+        f"Taylor remainders     {remainders}\n"
+        f"Taylor slopes         {slopes}, promised 2 within {WITHIN}: {'ok' if found.second_order else 'NOT MET'}\n"
+        f"dot product           differs by {found.difference:.1e}, promised {MOST:g}: {'ok' if found.transposed else 'NOT MET'}"
+    )
+
+
+def failures(path: Path, found: Tested) -> None:
+    """Raise NumericsError, on all processes, if a test failed. ``path`` is the input."""
+    failed = [] if found.second_order else ["the Taylor slopes"]
+    failed += [] if found.transposed else ["the dot product"]
+    if failed:
+        raise NumericsError(f"gradient: {path} fails the test of {' and '.join(failed)}")
+
+
+def _random(sweep: Sweep, stream: int, size: float = 1.0) -> np.ndarray:
+    """This process's block of random numbers between -size and size, the same for every decomposition."""
+    forward = sweep.forward
+    grid = forward.problem.config.grid
+    return size * numpy_evaluate.block_values(Noise(1, stream), grid, forward.ranges, {}, forward.dtype)
+
+
+def _sum(sweep: Sweep, tree: Node, fields: Fields) -> float:
+    """The sum of a tree over all cells of the grid. Collective."""
+    backward = sweep.backward
+    problem = backward.problem
+    reductions = backward.steps.reductions(problem.needs([tree]), (tree,))
+    low, high, _ = reductions.extremes(fields, problem.parameters, 0.0)
+    return float(reductions.sums(fields, problem.parameters, 0.0, np.maximum(np.abs(low), np.abs(high)))[0])
+
+
+def _remainders(sweep: Sweep, plan: SweepPlan) -> tuple[float, ...]:
+    forward, unknowns = sweep.forward, sweep.adjoint.unknowns
+    problem, start = forward.problem, forward.initial_fields()
+    result = sweep(start, plan.states)
+    slope, numbers, arrays = 0.0, dict[str, float](), Fields()
+    for stream, one in enumerate(unknowns):
+        if one.kind == "number":
+            numbers[one.name] = 0.7 * (abs(problem.parameters[one.name]) or 1.0)
+            slope += numbers[one.name] * result.numbers[one.key]
+            continue
+        name = one.name if one.kind == "initial" else one.field.replace(GRADIENT, "parameter.")
+        largest = float(forward.communicator.maximum(np.array([np.abs(forward.block(start[name])).max()]))[0])
+        arrays |= forward.put({name: _random(sweep, stream, largest or 1.0)})
+        product = Field("derivative") * Field("direction")
+        slope += _sum(sweep, product, {"derivative": result.arrays[one.key], "direction": arrays[name]})
+
+    def objective(h: float) -> float:
+        parameters = {**problem.parameters, **{name: problem.parameters[name] + h * d for name, d in numbers.items()}}
+        other = replace(forward.prepared, problem=replace(problem, parameters=parameters))
+        moved = replace(sweep, forward=replace(forward, prepared=other))
+        fields = moved.forward.initial_fields()
+        fields |= {name: sweep.sum([(1.0, fields[name]), (h, d)]) for name, d in arrays.items()}
+        return float(moved.reduced(moved.advanced(fields, 0, sweep.steps))[OBJECTIVE])
+
+    sizes = [LARGEST / 2**n for n in range(HALVINGS + 1)]
+    scale = abs(result.value) or 1.0
+    return tuple(abs(objective(h) - result.value - h * slope) / scale for h in sizes)
+
+
+def _difference(sweep: Sweep) -> float:
+    """The relative difference of the two products for the right-hand side at the initial state. Collective."""
+    forward, backward, fields = sweep.forward, sweep.backward, sweep.changing
+    state, problem = forward.initial_fields(), backward.problem
+    random = {
+        prefix + name: _random(sweep, stream)
+        for stream, (prefix, name) in enumerate((p, n) for p in (ADJOINT, TANGENT) for n in fields)
+    }
+    given = {**state, **forward.put(random)}
+    terms = problem.derived[PRODUCTS]
+    expected = _sum(sweep, terms["tangent"], given)
+    size = _sum(sweep, Pointwise("abs", (terms["tangent"],)), given)
+    zeros = {name: jnp.zeros_like(state[fields[0]]) for name in problem.trees}
+    stepped = {name: given[name] for name in problem.fields if name not in zeros}
+    found = backward.steps.advance(
+        jax.tree.map(jnp.copy, {**zeros, **stepped}), problem.parameters, StepRange(0.0, 0, 1.0, 1)
+    )
+    products = {name: array for name, array in found.items() if name.startswith(TRANSPOSED)}
+    products |= {name: array for name, array in given.items() if name.startswith(TANGENT)}
+    return abs(_sum(sweep, terms["adjoint"], products) - expected) / (size or 1.0)

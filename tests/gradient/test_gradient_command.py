@@ -1,0 +1,70 @@
+"""`hpcstencil gradient`, its file, `--verify`, and the plan that `check` prints."""
+
+import tomllib
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+from support import hpcstencil
+
+from hpcstencil.adjoint import operators
+from hpcstencil.config.reader import from_mapping, load
+
+INPUT = Path(__file__).parents[2] / "inputs" / "gradients" / "initial_state.toml"
+FACTOR = np.exp(-(np.pi**2) * 0.02)  # by which the mode decays
+
+
+@pytest.fixture
+def command(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("hpcstencil.cli.prepare.bind_devices", lambda wanted: (1, []))  # jax is there already
+    return lambda *arguments: hpcstencil(monkeypatch, capsys, *arguments)
+
+
+def test_the_file_holds_the_objective_and_a_dataset_per_name(command):
+    status, out, err = command("gradient", INPUT)
+    assert status == 0, err
+    with h5py.File("initial_state.gradient.h5") as file:
+        assert file.attrs["objective"] == pytest.approx(FACTOR**2 / 4, rel=1e-3)  # u stays 0, so J = ∫ target²
+        assert set(file) == {"initial.u", "equation.D"} and file["equation.D"][()] == 0.0
+        again = from_mapping(tomllib.loads(file.attrs["input"]), Path("/"))
+        assert (again.objective, again.gradient) == (load(INPUT).objective, load(INPUT).gradient)
+        x = (np.arange(32) + 0.5) / 32
+        mode = np.sin(np.pi * x)[:, None] * np.sin(np.pi * x)
+        # dJ/du0 = -2 dx² (decay of the mode) target
+        assert np.abs(file["initial.u"][:] / (-2 / 32**2 * FACTOR**2 * mode) - 1).max() < 2e-3
+    assert "objective" in out and "50 steps, 10 stored states, 89 steps" in err
+    status, _, err = command("gradient", INPUT)
+    assert status == 2 and "exists already" in err
+    assert command("gradient", INPUT, "--overwrite", "-o", "initial_state.gradient.h5")[0] == 0
+
+
+def test_check_prints_the_plan(command):
+    status, out, _ = command("check", INPUT)
+    assert status == 0 and "10 stored states of 8.19 KB per process, 89 steps taken to reverse 50" in out
+    status, out, _ = command("check", INPUT, "--set", 'gradient={of=["initial.u"], memory="20kB"}')
+    assert status == 0 and "2 stored states of 8.19 KB" in out
+    status, _, err = command("check", INPUT, "--set", 'gradient={of=["initial.u"], memory="8kB"}')
+    assert status == 2 and "gradient.memory: expected room for at least one state of 8192 bytes" in err
+    status, _, err = command("check", INPUT, "--set", "time={end=0.5, cfl=0.5}")
+    assert status == 2 and "time.cfl: gradients are not available yet" in err
+
+
+def test_verify_finds_a_wrong_transpose(command, monkeypatch):
+    arguments = ("gradient", INPUT, "--verify", "--set", "grid.shape=[8, 6]", "--set", "time={end=0.05, dt=0.01}")
+    arguments = (*arguments, "--set", 'equation={name="burgers", nu=0.1}', "--set", "initial={u='sin(3*x)', v='0.5*y'}")
+    arguments = (*arguments, "--set", 'gradient.of=["initial.u", "initial.v", "equation.nu"]')
+    status, out, err = command(*arguments)
+    assert status == 0 and out.count(": ok") == 2, err + out
+    wrong = operators._derivative
+
+    def without_sign(part, orders, bias, c, operands, space):
+        made = wrong(part, orders, bias, c, operands, space)
+        return -made if sum(orders) == 1 else made
+
+    monkeypatch.setattr(operators, "_derivative", without_sign)
+    status, out, err = command(*arguments)
+    assert (
+        status == 3 and out.count("NOT MET") == 2 and "fails the test of the Taylor slopes and the dot product" in err
+    )

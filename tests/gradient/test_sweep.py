@@ -1,0 +1,171 @@
+"""The reverse sweep: jax.grad of the same steps, every integrator, schedules of stored states, closed forms."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from gradients import sweep_of
+from jax import lax
+
+from hpcstencil.adjoint.checkpointing import Advance, actions, steps_taken
+from hpcstencil.backends.xla.array_code import array_code
+from hpcstencil.numerics.integrators import INTEGRATORS
+from hpcstencil.validation.errors import NumericsError
+
+REACTION = {"u": "D*laplacian(u) - u*dx(u) + A*u**2 + sin(3*t)*x", "v": "u - D*v + 0.1*dy(u*v)"}
+OSCILLATION = {"u": "A*v", "v": "D*laplacian(u) - u**3"}  # two groups of fields, for leapfrog
+
+
+def tables(integrator, **others):
+    rhs = OSCILLATION if integrator == "leapfrog" else REACTION
+    return {
+        "grid": {"shape": [7, 6], "upper": [0.7, 0.6]},
+        "equation": {"name": "custom", "D": 0.02, "A": 0.7, "rhs": rhs},
+        "initial": {"u": "A*sin(2*pi*x/0.7)", "v": "cos(6*y)"},
+        "boundary": {"y": {"dirichlet": "0.1*t"}},
+        "numerics": {
+            "precision": "float64",
+            "integrator": integrator,
+            **({"stages": 5} if integrator == "rkl2" else {}),
+        },
+        "time": {"end": 0.11, "dt": 0.02},  # the last step is shorter
+        "objective": {"J": "integral(u**2*v) + A*mean(gradient_squared(u))**2"},
+        "gradient": {"of": ["initial.u", "initial.v", "equation.D", "equation.A"]},
+        **others,
+    }
+
+
+def by_jax(sweep):
+    """(objective, derivatives by fields and parameters) by jax.grad of a scan over the steps of `shift`."""
+    forward, problem = sweep.forward, sweep.forward.problem
+    device_grid, grid = forward.device_grid, problem.config.grid
+    stepper = array_code(problem, forward.plan, device_grid, forward.communicator).stepper
+    frame = device_grid.frame(device_grid.places)
+    sizes = list(sweep.ranges(0, sweep.steps))
+    each = jnp.array([(s.base_time + (s.first + i) * s.dt, s.dt) for s in sizes for i in range(s.count)])
+
+    def run(fields, parameters):
+        step = stepper.step(parameters, frame)
+
+        def body(u, now):
+            return device_grid.cropped(step(stepper.framed(u, frame), *now, device_grid.interior)), None
+
+        end = lax.scan(body, fields, each)[0]
+        u, dx, dy = end["u"], *grid.spacing
+        ghost = 2 * 0.1 * 0.11  # minus the mirror cell: u = 0.1 t on the boundary
+        wide = jnp.concatenate([ghost - u[:, :1], u, ghost - u[:, -1:]], 1)
+        slope_x = (jnp.roll(u, -1, 0) - jnp.roll(u, 1, 0)) / (2 * dx)
+        slope_y = (wide[:, 2:] - wide[:, :-2]) / (2 * dy)
+        mean = jnp.mean(slope_x**2 + slope_y**2)
+        return grid.cell_volume * jnp.sum(u**2 * end["v"]) + parameters["A"] * mean**2
+
+    parameters = {name: jnp.asarray(value) for name, value in problem.parameters.items()}
+    return jax.jit(jax.value_and_grad(run, (0, 1)))(forward.initial_fields(), parameters)
+
+
+@pytest.mark.parametrize("integrator", [
+    pytest.param(name, marks=() if name in ("ssprk3", "leapfrog", "rkl2") else pytest.mark.long)
+    for name in INTEGRATORS if name != "ab2"
+])  # fmt: skip
+def test_the_gradient_is_that_of_jax(integrator):
+    sweep = sweep_of(tables(integrator))
+    value, (by_field, by_parameter) = by_jax(sweep)
+    result = sweep(sweep.forward.initial_fields(), sweep.steps)
+    assert result.value == pytest.approx(float(value), rel=1e-13)
+    for name in ("u", "v"):
+        expected, found = np.asarray(by_field[name]), np.asarray(result.arrays[f"initial.{name}"])
+        assert np.abs(found - expected).max() <= 1e-12 * np.abs(expected).max()
+    x = (np.arange(7) + 0.5)[:, None] * 0.1
+    of_initial = float((np.asarray(by_field["u"]) * np.sin(2 * np.pi * x / 0.7)).sum())
+    expected = {"D": float(by_parameter["D"]), "A": float(by_parameter["A"]) + of_initial}  # A is in [initial] too
+    for name, derivative in expected.items():
+        assert result.numbers[f"equation.{name}"] == pytest.approx(derivative, rel=1e-12)
+
+
+def test_stored_states_do_not_change_the_bits():
+    sweep = sweep_of(tables("ssprk2"))
+    first = sweep(sweep.forward.initial_fields(), sweep.steps)
+    for states in (1, 2, 3):
+        other = sweep(sweep.forward.initial_fields(), states)
+        assert (other.value, other.numbers) == (first.value, first.numbers)
+        assert all(np.array_equal(other.arrays[key], array) for key, array in first.arrays.items())
+
+
+@functools.cache
+def fewest(steps, states):
+    """The least number of steps that reverses a range, by trying every place for the next stored state."""
+    if steps == 1:
+        return 0
+    if states == 1:
+        return steps * (steps - 1) // 2
+    return min(m + fewest(m, states) + fewest(steps - m, states - 1) for m in range(1, steps))
+
+
+@pytest.mark.parametrize("states", [1, 2, 3, 5, 12])
+@pytest.mark.parametrize("steps", [1, 2, 3, 7, 20, 56])
+def test_the_schedule_reverses_all_steps_with_the_fewest(steps, states):
+    stored, reversed_, taken, most = {0}, [], 0, 1
+    for action in actions(steps, states):
+        if isinstance(action, Advance):
+            assert action.first in stored
+            taken += action.last - action.first
+            stored |= {action.last} - {steps}
+        else:
+            stored.remove(action.step)
+            reversed_.append(action.step)
+        most = max(most, len(stored))
+    assert reversed_ == [*reversed(range(steps))]
+    assert taken == steps_taken(steps, states) == fewest(steps, states) + 1  # the last step is taken once
+    assert most <= states + 1  # the state that is worked on
+
+
+def test_the_published_counts():
+    """Griewank & Walther: 1000 steps with 20 checkpoints, and 10 000 with 100."""
+    assert steps_taken(1000, 20) / 1000 == pytest.approx(2.75, abs=0.01)
+    assert steps_taken(10_000, 100) / 10_000 == pytest.approx(2.47, abs=0.01)
+
+
+@pytest.mark.parametrize("kernel", ["shift", "native"])
+def test_a_decaying_mode(kernel):
+    """u = A exp(-λ D t) cos x, J = ∫ u² over a period: dJ/dD = -2 λ t J, dJ/dA = 2 J / A, dJ/du0 = 2 dx exp(-λ D t) u."""
+    n, steps, dt, diffusivity = 12, 40, 0.01, 0.7
+    sweep = sweep_of({
+        "grid": {"shape": [n], "upper": [2 * np.pi]},
+        "equation": {"name": "custom", "D": diffusivity, "A": 1.5, "rhs": {"u": "D*laplacian(u)"}},
+        "initial": {"u": "A*cos(x)"},
+        "numerics": {"precision": "float64", "integrator": "euler"},
+        "time": {"end": steps * dt, "dt": dt},
+        "objective": {"J": "integral(u**2)"},
+        "gradient": {"of": ["initial.u", "equation.D", "equation.A"]},
+    }, kernel=kernel)  # fmt: skip
+    dx = 2 * np.pi / n
+    eigenvalue = (2 - 2 * np.cos(dx)) / dx**2
+    growth = 1 - dt * diffusivity * eigenvalue  # of a step of forward Euler
+    x = (np.arange(n) + 0.5) * dx
+    end = 1.5 * growth**steps * np.cos(x)
+    result = sweep(sweep.forward.initial_fields(), 5)
+    assert result.value == pytest.approx(dx * (end**2).sum(), rel=1e-13)
+    assert result.numbers["equation.D"] == pytest.approx(
+        -2 * steps * dt * eigenvalue / growth * result.value, rel=1e-12
+    )
+    assert result.numbers["equation.A"] == pytest.approx(2 * result.value / 1.5, rel=1e-12)
+    assert np.allclose(result.arrays["initial.u"], 2 * dx * growth**steps * end, rtol=0, atol=1e-13)
+
+
+def test_derivatives_that_are_not_finite_are_reported():
+    sweep = sweep_of({
+        "grid": {"shape": [6]},
+        "equation": {"name": "custom", "rhs": {"u": "sqrt(abs(u))"}},
+        "initial": {"u": "x - 2.5"},  # 0 in one cell
+        "time": {"end": 0.1, "dt": 0.1},
+        "numerics": {"integrator": "euler"},
+        "objective": {"J": "integral(u)"},
+        "gradient": {"of": ["initial.u"]},
+    })  # fmt: skip
+    with pytest.raises(NumericsError, match="finite derivatives with respect to initial.u, but 1 cells have none"):
+        sweep(sweep.forward.initial_fields(), 1)
+    blown = sweep.forward.put({"u": np.full(6, np.inf, np.float32)})
+    with pytest.raises(NumericsError, match="objective: expected a finite value"):
+        sweep(blown, 1)

@@ -1,0 +1,88 @@
+"""Taylor remainders of the gradient are of second order, for every built-in equation and every kind of boundary it takes."""
+
+import numpy as np
+import pytest
+from gradients import sweep_of, taylor_slopes
+from support import problem_of
+
+from hpcstencil.adjoint.problem import adjoint_of
+from hpcstencil.equations import EQUATIONS
+from hpcstencil.validation.errors import InputError
+
+WALLS = {"dirichlet": 0.2}, {"neumann": 0.1}
+STAGGERED = "not available yet for fields or values on faces beside a boundary"
+# Equations whose gradient is refused, with the reason, on a periodic grid and beside boundaries. A new equation has to work, or
+# to be listed here.
+REFUSED: dict[str, str] = {}
+REFUSED_BESIDE_BOUNDARIES = {"euler": STAGGERED, "maxwell": STAGGERED, "shallow_water": STAGGERED}
+# Values with which an equation has a smooth solution, and depends on all of its parameters: tables to replace.
+OWN = {
+    "euler": {"initial": {"rho": "1 + 0.2*sin(5*x)", "mx": "0.3 + 0.1*cos(3*x)", "E": "3 + 0.2*sin(2*x)"}},
+    "acoustic": {"equation": {"source": 2.0, "xs": 0.43}},
+    "maxwell": {"equation": {"source": 2.0, "xs": 0.43}},
+    "nonlinear_diffusion": {"equation": {"m": 1.5}},
+}
+NOT_NUMBERS = ("ys", "zs", "vy", "vz", "demo_friction")  # in one dimension; and a switch
+IN_CI = ("gray_scott", "euler", "shallow_water")
+
+
+def tables(name, boundary):
+    equation, ndim = EQUATIONS[name](), 2 if name == "shallow_water" else 1
+    names, own = equation.fields(ndim), OWN.get(name, {})
+    numbers = [parameter for parameter in equation.parameters if parameter not in NOT_NUMBERS]
+    sides = dict(zip("xy"[:ndim], ((boundary or ("periodic",) * 2)[:ndim]), strict=True))
+    squares = " + ".join(f"integral({field}**2*(1.5 + sin(x)))" for field in names)
+    return {
+        "grid": {"shape": [11, 7][:ndim], "upper": [1.1, 0.7][:ndim]},
+        "equation": {"name": name, **own.get("equation", {})},
+        "initial": own.get("initial", {field: f"1 + 0.3*sin(5.7*x + {n})" for n, field in enumerate(names)}),
+        "boundary": sides,
+        "numerics": {"integrator": "euler", "precision": "float64"},
+        "time": {"end": 4e-5, "dt": 1e-5} if name in ("swift_hohenberg", "kuramoto_sivashinsky", "cahn_hilliard")
+        else {"end": 4e-3, "dt": 1e-3},
+        "objective": {"J": squares},
+        "gradient": {"of": [*(f"initial.{field}" for field in names), *(f"equation.{number}" for number in numbers)]},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [
+    pytest.param(name, marks=() if name in IN_CI else pytest.mark.long) for name in EQUATIONS if name not in REFUSED
+])  # fmt: skip
+def test_remainders_are_of_second_order(name):
+    sweep = sweep_of(tables(name, None))
+    blocks = sweep.forward.get(sweep.forward.initial_fields(), sweep.forward.problem.fields)
+    slopes = taylor_slopes(sweep, {field: np.array(block) for field, block in blocks.items()})
+    assert all(abs(slope - 2.0) <= 0.05 for slope in slopes), slopes
+
+
+BESIDE = {  # boundary of x: an equation
+    "cpml": ("acoustic", {"cpml": {"width": 0.4, "speed": 1.3}}),
+    "sponge": ("wave", {"sponge": {"width": 0.3, "strength": 20.0}}),
+    "dirichlet": ("nonlinear_diffusion", {"dirichlet": "1 + t"}),
+    "robin": ("fitzhugh_nagumo", {"robin": {"a": 1.0, "b": 0.3, "value": 0.2}}),
+    "neumann": ("burgers", {"lower": {"neumann": 0.2}, "upper": {"dirichlet": 0.5}}),
+}
+
+
+@pytest.mark.parametrize("kind", [
+    pytest.param(kind, marks=() if kind == "cpml" else pytest.mark.long) for kind in BESIDE
+])  # fmt: skip
+def test_remainders_beside_boundaries(kind):
+    name, boundary = BESIDE[kind]
+    sweep = sweep_of(tables(name, (boundary,)))
+    blocks = sweep.forward.get(sweep.forward.initial_fields(), sweep.forward.problem.fields)
+    slopes = taylor_slopes(sweep, {field: np.array(block) for field, block in blocks.items()})
+    assert all(abs(slope - 2.0) <= 0.05 for slope in slopes), slopes
+
+
+@pytest.mark.parametrize("name", EQUATIONS)
+def test_every_equation_has_an_adjoint_or_says_why_not(name):
+    for boundary, refused in ((None, REFUSED), (WALLS, REFUSED_BESIDE_BOUNDARIES)):
+        if name in ("euler", "maxwell", "shallow_water") and boundary:
+            boundary = ({"dirichlet": 0.0},) * 2
+        problem = problem_of(**tables(name, boundary))
+        if name in refused:
+            with pytest.raises(InputError, match=refused[name]):
+                adjoint_of(problem, problem.initial)
+        else:
+            assert adjoint_of(problem, problem.initial).problem.trees

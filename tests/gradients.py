@@ -1,0 +1,55 @@
+"""What the tests of gradients share: the reverse sweep of an input given as tables, and Taylor remainders."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from support import problem_of, simulation_of
+
+from hpcstencil.adjoint.problem import adjoint_of
+from hpcstencil.gradient.sweep import Sweep
+from hpcstencil.python.shared_programs import with_problem
+from hpcstencil.runtime.communicator import Communicator
+
+
+def sweep_of(
+    tables: Mapping[str, Any], communicator: Communicator | None = None, devices: int = 1, kernel: str = "shift"
+) -> Sweep:
+    """The reverse sweep of an input, from the initial expressions."""
+    problem = problem_of(**tables)
+    adjoint = adjoint_of(problem, problem.initial)
+    forward = simulation_of(problem, communicator, devices, kernel)
+    backward = simulation_of(adjoint.on(forward.plan.topology), communicator, devices, kernel)
+    return Sweep(forward, adjoint, backward, {})
+
+
+def objective(sweep: Sweep, fields: Mapping[str, Any], numbers: Mapping[str, float]) -> float:
+    """The objective of a run from these blocks, with other numbers as parameters."""
+    problem = sweep.forward.problem
+    other = replace(problem, parameters={**problem.parameters, **numbers})
+    sweep = replace(sweep, forward=with_problem(sweep.forward, other))
+    return sweep.reduced(sweep.advanced(sweep.forward.put(dict(fields)), 0, sweep.steps))["objective"]
+
+
+def taylor_slopes(sweep: Sweep, fields: Mapping[str, np.ndarray], size: float = 1e-3) -> list[float]:
+    """The orders of |J(x + h d) - J(x) - h J'd| over five halvings of h, for a random direction d of all unknowns."""
+    rng, unknowns = np.random.default_rng(3), sweep.adjoint.unknowns
+    result = sweep(sweep.forward.put(dict(fields)), sweep.steps)
+    kinds = {one.kind: {} for one in unknowns}
+    slope = 0.0
+    for one in unknowns:
+        if one.kind == "number":
+            d = float(rng.standard_normal()) * max(0.1, abs(sweep.forward.problem.parameters[one.name]))
+            slope += d * result.numbers[one.key]
+        else:
+            d = rng.standard_normal(sweep.forward.problem.config.grid.shape)
+            slope += float((d * np.asarray(result.arrays[one.key])).sum())
+        kinds[one.kind][one.name] = d
+    remainders = []
+    for n in range(6):
+        h = size / 2**n
+        numbers = {name: sweep.forward.problem.parameters[name] + h * d for name, d in kinds.get("number", {}).items()}
+        moved = {name: fields[name] + h * d for name, d in kinds.get("initial", {}).items()}
+        remainders.append(abs(objective(sweep, {**fields, **moved}, numbers) - result.value - h * slope))
+    return [float(np.log2(a / b)) for a, b in zip(remainders[:-1], remainders[1:], strict=True)]

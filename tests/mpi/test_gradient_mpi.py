@@ -1,0 +1,77 @@
+"""The gradient has the same bits for every decomposition, kernel by kernel, and for every number of stored states."""
+
+import numpy as np
+import pytest
+from gradients import sweep_of
+
+from hpcstencil.runtime.communicator import connect, from_rank_0
+from hpcstencil.runtime.launcher import environment_size
+
+pytestmark = [pytest.mark.mpi, pytest.mark.optimized]
+
+NEAR = [[0.1, 0.2, -0.3], [0.4, -1.2, 0.35], [0.25, 0.1, -0.1]]
+RHS = {
+    "u": "0.02*div_grad(k, u) + dxy(u*v) - upwind(u, v, D) + laplacian(u**3 - D*laplacian(u)) + where(u > v, sin(u), A*u)",
+    "v": "near(u*v) + 0.1*dy(u) - A*dx(x*v)",
+    "k": "0.1*u",
+}
+PROBLEMS = {
+    "walls": (
+        {"name": "custom", "D": 1e-3, "A": 0.7, "rhs": RHS, "stencils": {"near": NEAR}},
+        (23, 19),
+        {"x": {"lower": {"dirichlet": "0.1*t"}, "upper": {"neumann": "0.1*y"}}, "y": {"neumann": 0.0}},
+    ),
+    "staggered": ({"name": "shallow_water", "g": 1.0, "f": 0.2, "nu": 0.05}, (21, 17), {}),
+    "volume": ({"name": "gray_scott", "D_u": 0.2, "D_v": 0.1}, (11, 9, 8), {"y": {"dirichlet": 0.3}}),
+}
+# (problem, precision, integrator, number of processes on which CI runs it)
+ROWS = [
+    ("walls", "float64", "ssprk2", 2),
+    ("staggered", "float32", "euler", 3),
+    ("volume", "float32", "euler", 4),
+]
+
+
+@pytest.fixture(scope="module")
+def communicator():
+    return connect()
+
+
+def tables(name, precision, integrator):
+    equation, shape, boundary = PROBLEMS[name]
+    fields = {"staggered": ("h", "u", "v"), "volume": ("u", "v")}.get(name, ("u", "v", "k"))
+    numbers = {"staggered": ("g", "nu"), "volume": ("F", "D_u")}.get(name, ("D", "A"))
+    return {
+        "grid": {"shape": list(shape), "upper": [0.1 * n for n in shape]},
+        "equation": equation,
+        "initial": {field: f"1 + 0.2*sin(7*x + {n})*cos(5*y)" for n, field in enumerate(fields)},
+        "boundary": boundary,
+        "numerics": {"precision": precision, "integrator": integrator},
+        "time": {"end": 5e-5, "dt": 1e-5},
+        "objective": {"J": " + ".join(f"integral({field}**2*(2 + sin(3*y)))" for field in fields)},
+        "gradient": {"of": [f"initial.{fields[0]}", f"initial.{fields[1]}", *(f"equation.{name}" for name in numbers)]},
+    }
+
+
+def found(sweep, states):
+    """(objective, derivatives with respect to numbers, blocks of this process)."""
+    result = sweep(sweep.forward.initial_fields(), states)
+    return result.value, result.numbers, {key: sweep.forward.block(array) for key, array in result.arrays.items()}
+
+
+@pytest.mark.parametrize("kernel", ["shift", "native"])
+@pytest.mark.parametrize("row", [
+    pytest.param(row[:3], id="-".join(row[:3]), marks=() if row[3] == environment_size() else pytest.mark.long)
+    for row in ROWS
+])  # fmt: skip
+def test_every_decomposition_gives_the_same_gradient(communicator, row, kernel):
+    given = tables(*row)
+    value, numbers, whole = from_rank_0(communicator, lambda: found(sweep_of(given, kernel=kernel), 5))
+    assert np.isfinite(value) and all(np.abs(array).max() > 0 for array in whole.values())
+    for devices, states in ((1, 5), (2, 2)):
+        sweep = sweep_of(given, communicator, devices, kernel)
+        others = found(sweep, states)
+        assert others[:2] == (value, numbers)
+        index = tuple(slice(*r) for r in sweep.forward.ranges)
+        for key, block in others[2].items():
+            assert block.tobytes() == np.ascontiguousarray(whole[key][index]).tobytes(), (key, devices)
