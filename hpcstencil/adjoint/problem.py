@@ -241,6 +241,11 @@ def refuse_unavailable(problem: Problem) -> None:
             f"numerics.integrator: gradients are not available yet with {shown(config.numerics.integrator)}; use "
             '"rk4" or another one-step method'
         )
+    if problem.damped:
+        raise InputError(
+            f"numerics.integrator: gradients are not available yet with {shown(config.numerics.integrator)} and damping, as in "
+            'absorbing layers; use "rk4"'
+        )
     if not all(config.boundary.periodic) and (
         problem.positions or any(isinstance(part, Halfway) for tree in problem.rates() for part in walk(tree))
     ):
