@@ -100,6 +100,18 @@ CASES = {
         "boundary": {"x": {"dirichlet": "0.1*t"}, "z": {"robin": {"a": 1.0, "b": 2.0, "value": 0.1}}},
         "numerics": {"integrator": "rk4", "precision": "float64"},
     },
+    "2-D in tiles, layers": {
+        "grid": {"shape": [150, 130], "upper": [15.0, 13.0]},
+        "equation": {"name": "wave"},
+        "boundary": {"x": {"cpml": {"width": 1.3, "speed": 1.0}}, "y": {"cpml": {"width": 1.1, "speed": 1.0}}},
+        "numerics": {"integrator": "ssprk2", "order": 4},
+    },
+    "3-D in place, layers": {
+        "grid": {"shape": [61, 70, 83], "upper": [6.1, 7.0, 8.3]},
+        "equation": {"name": "wave"},
+        "boundary": {axis: {"cpml": {"width": 1.1, "speed": 1.0}} for axis in "xyz"},
+        "numerics": {"integrator": "euler"},
+    },
 }
 QUICK = ("3-D in place", "address,undefined")
 
