@@ -180,6 +180,8 @@ class Author:
             if self.method == "leapfrog":  # two groups, each of which drives only the other
                 self.fields = self.names[1:] if name == "u" else "u"
             rates[name] = self.rate()
+            if self.method == "leapfrog" and self.likely(0.5):  # and damping, or growth
+                rates[name] += f" - ({self.smooth(False)})*{name}"
         self.fields = self.names
         parameters = {"p": float(self.number()), "k": self.smooth(False)}
         grid = self.grid()

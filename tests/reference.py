@@ -476,7 +476,7 @@ def first_group(rhs: Mapping[str, ast.expr]) -> set[str]:
         if name not in first:
             first[name] = is_first
             for other in rhs:
-                if other in driving[name] or name in driving[other]:
+                if other != name and (other in driving[name] or name in driving[other]):
                     visit(other, not is_first)
 
     for name in rhs:
@@ -485,12 +485,16 @@ def first_group(rhs: Mapping[str, ast.expr]) -> set[str]:
 
 
 def leapfrog(run: Reference, u: Fields, t: float, dt: float, memory: dict) -> Fields:
-    """Störmer-Verlet: half a step of the first group, a step of the other, half a step."""
+    """Störmer-Verlet: half a step of the first group, a step of the other, half a step; damping - r u is taken implicitly.
+
+    r is how much less the slope is where the field is larger by 1.
+    """
     first = first_group(run.rhs)
 
     def moved(u: Fields, group: set[str], t: float, dt: float) -> Fields:
         f = run.slopes(u, t)
-        return {n: a + dt * f[n] if n in group else a for n, a in u.items()}
+        r = {n: f[n] - run.slopes({**u, n: u[n] + 1.0}, t)[n] for n in group}
+        return {n: a + dt * f[n] / (1 + dt / 2 * r[n]) if n in group else a for n, a in u.items()}
 
     u = moved(u, first, t, dt / 2)
     u = moved(u, set(u) - first, t + dt / 2, dt)
