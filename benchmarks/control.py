@@ -112,12 +112,17 @@ def launch(processes: int, folder: Path, *phases: str, settings: tuple[str, ...]
     return subprocess.Popen(line, env=environment, stderr=subprocess.PIPE, text=True)
 
 
-def measured(processes: int, folder: Path) -> Row:
-    """Return the largest value over the ranks of everything that they measure, and the means of some."""
-    run = launch(processes, folder, "file", "monitor")
+def finished(run: subprocess.Popen[str], processes: int) -> None:
+    """Wait for a launch, and end the benchmark if it fails."""
     _, told = run.communicate()
     if run.returncode:
         sys.exit(f"{processes} processes ended with {run.returncode}:\n{told}")
+
+
+def measured(processes: int, folder: Path) -> Row:
+    """Return the largest value over the ranks of everything that they measure, and the means of some."""
+    run = launch(processes, folder, "file", "monitor")
+    finished(run, processes)
     each = [json.loads((folder / f"{n}.json").read_text()) for n in range(processes)]
     row = {name: max(one[name] for one in each) for name in each[0]}
     means = {f"mean {name}": float(np.mean([one[name] for one in each])) for name in ("connections", "messages per second")
@@ -130,7 +135,7 @@ def messages(processes: int, folder: Path, *phases: str) -> Row:
     run = launch(
         processes, folder, *phases, settings=(*COUNTED, "--mca", "pml_monitoring_filename", str(folder / "sent"))
     )
-    run.communicate()
+    finished(run, processes)
     found = {name: np.zeros(processes) for name in ("sent", "bytes", "partners")}
     for path in folder.glob("sent.*.prof"):
         for source, size, count in re.findall(SENT, path.read_text(), re.MULTILINE):
