@@ -71,7 +71,7 @@ class Method:
 
     @cached_property
     def nodes(self) -> tuple[float, ...]:
-        """The nodes c_0 .. c_s: the times of y_0 .. y_s as fractions of the step.
+        """The nodes c_0 .. c_s: the times of y_0 .. y_s as fractions of the step. The last one is exactly 1.
 
         In a partitioned method, each refers to the group of fields that the stage changes. The fields beside a group have its
         time only after all stages that move the group, so stages that change these keep the node.
@@ -90,7 +90,7 @@ class Method:
             ]
             c.append((moved[0], moved[1]))
             nodes.append(moved[stage.group or 0])
-        return tuple(nodes)
+        return (*nodes[:-1], 1.0)  # the sum may miss 1 by a rounding
 
     @cached_property
     def uniform_from(self) -> int:

@@ -13,8 +13,11 @@ from hpcstencil.numerics.schedule import Clock, StepRange
 from hpcstencil.problem.decomposition import decompose
 from hpcstencil.runtime.communicator import connect, from_rank_0
 from hpcstencil.runtime.launcher import environment_size
+from hpcstencil.runtime.stopwatch import Stopwatch
 from hpcstencil.simulation.compose import compose
 from hpcstencil.simulation.prepared import Choice, Decomposed, prepared_with
+from hpcstencil.simulation.restart import Source
+from hpcstencil.simulation.start import at_start
 from hpcstencil.validation.errors import InputError
 
 pytestmark = [pytest.mark.mpi, pytest.mark.optimized]
@@ -236,7 +239,7 @@ def test_thin_blocks_take_steps_of_a_tolerance_by_native_code(communicator, devi
     problem = problem_of(
         grid={"shape": [9, 11], "upper": [0.9, 1.1]},
         equation={"name": "custom", "D": 0.02, "rhs": {"u": "D*laplacian(u) - u*v", "v": "laplacian(v*v)/90"}},
-        boundary={"x": {"dirichlet": "0.5"}, "y": {"neumann": 0.1}},
+        boundary={"x": {"dirichlet": "0.5 + 0.1*sin(40*t)"}, "y": {"neumann": 0.1}},
         numerics={"precision": "float64", "integrator": "dopri5"},
         time={"end": 1.0, "tolerance": 1e-5},
     )
@@ -275,3 +278,39 @@ def test_members_that_take_steps_of_their_own_on_thin_blocks(communicator):
         assert simulation.plan.every == (communicator.size * devices == 1)
         for name, block in advanced(simulation).items():
             assert np.array_equal(block, expected[name][tuple(slice(*r) for r in simulation.ranges)])
+
+
+@pytest.mark.parametrize("shape, devices, kernel", [
+    pytest.param([23, 17], 1, "shift", marks=on(2)),
+    pytest.param([23, 17], 2, "native", marks=on(2)),
+    pytest.param([23, 17], 1, "native", marks=on(3)),
+    pytest.param([9, 11], 1, "native", marks=on(3), id="thin blocks"),
+])  # fmt: skip
+def test_members_that_follow_a_tolerance_are_the_same(communicator, shape, devices, kernel):
+    """Members that are rejected, or wait at an output, take part in the exchanges of the others."""
+    problem = problem_of(
+        grid={"shape": shape, "upper": [0.1 * n for n in shape]},
+        equation={"name": "gray_scott", "D_u": 0.002, "D_v": 0.001},
+        initial={"u": "1 - 0.5*noise(1)", "v": "0.3*noise(2)"},
+        boundary={"x": {"dirichlet": "5*exp(-(60*(t - 0.7))**2)"}},
+        numerics={"integrator": "dopri5", "precision": "float64"},
+        time={"end": 1.0, "tolerance": 1e-4},
+        output={"every": 0.6},
+        ensemble={"equation.F": [0.03, 3.0, 0.05], "equation.D_v": [0.001, 0.001, 0.01]},
+    )
+
+    def ended(simulation):
+        stepping = at_start(simulation, Source(), None, Stopwatch())
+        while not stepping.finished:
+            stepping.advance(lambda state, leap: None, 5)
+        return simulation.get(dict(stepping.state.fields), problem.fields), stepping.state.members
+
+    alone, clocks = from_rank_0(communicator, lambda: ended(simulation_of(problem, kernel=kernel)))
+    assert len({clock.step for clock in clocks}) > 1 and any(clock.rejected for clock in clocks)
+    simulation = simulation_of(problem, communicator, devices, kernel)
+    if shape == [9, 11]:
+        assert simulation.plan.every == (communicator.size * devices == 1)
+    found, reached = ended(simulation)
+    assert reached == clocks
+    for name, block in found.items():
+        assert np.array_equal(block, alone[name][tuple(slice(*r) for r in simulation.ranges)]), name

@@ -14,6 +14,9 @@ from hpcstencil.backends.xla.array_code import array_code
 from hpcstencil.numerics.error_norm import LIMIT, QUANTUM, error_norm
 from hpcstencil.numerics.schedule import Clock, StepRange
 from hpcstencil.problem.decomposition import decompose
+from hpcstencil.runtime.stopwatch import Stopwatch
+from hpcstencil.simulation.restart import Source
+from hpcstencil.simulation.start import at_start
 from hpcstencil.validation.errors import InputError, NumericsError
 
 # ∂u/∂t = -50 (u - cos(t)) forgets its start quickly: the step must be short at first, and may be long later.
@@ -103,6 +106,32 @@ def test_the_steps_are_the_same_for_every_decomposition():
         assert after == clock
         for name in fields:
             assert np.array_equal(fields[name], reference[name])
+
+
+@pytest.mark.parametrize("members", ({}, {"equation.F": [0.03, 3.0], "equation.D_v": [0.001, 0.01]}))
+def test_the_estimate_has_the_walls_of_the_end_of_the_step_on_thin_blocks_too(members):
+    """The last slope of the error belongs to exactly t + dt, although the weights of dopri5 do not add up to exactly 1."""
+    problem = problem_of(
+        grid={"shape": [9, 11], "upper": [0.9, 1.1]},
+        equation={"name": "gray_scott", "D_u": 0.002, "D_v": 0.001},
+        initial={"u": "1 - 0.5*noise(1)", "v": "0.3*noise(2)"},
+        boundary={"x": {"dirichlet": "5*exp(-(60*(t - 0.7))**2)"}},
+        numerics={"integrator": "dopri5", "precision": "float64"},
+        time={"end": 1.0, "tolerance": 1e-4},
+        ensemble=members,
+    )
+    ended = []
+    for devices in (1, 2):
+        simulation = simulation_of(problem, devices=devices, kernel="native")
+        assert simulation.plan.every == (devices == 1)
+        stepping = at_start(simulation, Source(), None, Stopwatch())
+        while not stepping.finished:
+            stepping.advance(lambda state, leap: None, 5)
+        ended.append((simulation.get(dict(stepping.state.fields), problem.fields), stepping.state))
+    (alone, one), (divided, two) = ended
+    assert one.members == two.members and one.clock == two.clock
+    for name in problem.fields:
+        assert np.array_equal(alone[name], divided[name])
 
 
 KINDS = {

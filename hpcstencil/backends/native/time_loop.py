@@ -196,7 +196,7 @@ def attempt_by_sections(native: Native, device_grid: DeviceGrid, sums: Body, nor
     step = in_sections(native, device_grid)
 
     def attempt(fields: Fields, parameters: Parameters, this: StepRange, room: Fields) -> tuple[Fields, np.ndarray]:
-        after, errors = step(fields, parameters, this)
+        after, errors = step(fields, parameters, this._replace(count=np.ones_like(this.count)))
         return after, norm(sums(errors, parameters, 0.0))
 
     return attempt
