@@ -260,6 +260,9 @@ def test_an_exchange_and_the_interior_do_not_wait_for_each_other(rhs, integrator
         interior, edges = kernels[kinds * (stage + 1) - 2 : kinds * (stage + 1)]
         under_way = set(messages[4 * stage : 4 * stage + 4])
         assert not under_way & found[interior][1]
+        assert (
+            in_turn or kernels[kinds * stage] in found[interior][1]
+        )  # strips are cut, and messages started, before it
         assert under_way | {interior} <= found[edges][1]
         assert all(interior not in found[message][1] for message in under_way)
         assert any(found[message][1] & under_way for message in under_way) == in_turn

@@ -42,8 +42,8 @@ class Links:
     bytes_per_second
         Bandwidth, sent plus received.
     collective
-        Whether messages travel in all directions at the same time, and while kernels compute, as between the devices of a
-        process. Those of mpi4jax follow each other, and the GPU waits for them.
+        Whether messages travel while kernels compute, as between the devices of a process. For those of mpi4jax the GPU
+        waits.
     """
 
     latency: float
@@ -145,7 +145,7 @@ def parts(plan: Plan, work: Work, links: Links) -> dict[str, float]:
             strips, cutting = strips + 2 * strip, cutting + strip * (read + 1) / MEMORY
             width[axis] += 2 * h * corners
         launches += max(0.0, (2 * len(cut) if corners else 1) * KERNEL - cutting)
-        waits = 2 * len(cut) if not links.collective else len(cut) if corners else 1
+        waits = 2 * len(cut)
     exchange = waits * links.latency + strips / links.bytes_per_second
     hidden = min(exchange, max(KERNEL, boxes) if boxes else 0.0) if links.collective else 0.0
     per_exchange = {

@@ -86,7 +86,7 @@ class Launch:
         inner = self.without_strips(given, trees, region)
         rest = [] if inner == region else around(region, inner)
         if rest != [region]:
-            made = self.in_boxes(body, blocks_alone(given), made, trees, inner)
+            made = self.in_boxes(body, blocks_alone(given), made, trees, inner, sent(given))
         return self.in_rows(body, given, made, rest) if rest else made
 
     def without_strips(self, given: Any, trees: Sequence[Node], region: Windows) -> Windows:
@@ -104,14 +104,20 @@ class Launch:
             inner.append((start, stop))
         return tuple(inner)
 
-    def in_boxes(self, body: Body, given: Any, made: Any, trees: Sequence[Node], region: Windows) -> Any:
-        """Compute the cells of a ``region`` that read no strip, in boxes of many cells."""
+    def in_boxes(
+        self, body: Body, given: Any, made: Any, trees: Sequence[Node], region: Windows, after: Sequence[jax.Array]
+    ) -> Any:
+        """Compute the cells of a ``region`` that read no strip, in boxes of many cells.
+
+        The kernel ignores the arrays ``after``. It gets them because XLA starts messages when their strips are made; so it
+        starts them before this kernel.
+        """
         reach, sizes = self.rules.discretization.radius(trees), [stop - start for start, stop in region]
         shape = box_shape(sizes, sum(1 for tree in trees for _ in walk(tree)))
         counts = [pl.cdiv(size, n) for size, n in zip(sizes, shape, strict=True)]
         ragged = tuple(size % n != 0 for size, n in zip(sizes, shape, strict=True))
 
-        def kernel(about: Any, given: Any, made: Any) -> None:
+        def kernel(about: Any, given: Any, after: Any, made: Any) -> None:
             frame = self.seen_in_kernel(about)
             place = [pl.program_id(axis) for axis in reversed(range(len(shape)))]  # the last axis varies fastest
             starts = (start + i * n for (start, _), i, n in zip(region, place, shape, strict=True))
@@ -122,7 +128,7 @@ class Launch:
             jax.tree.map(tile.store, made, results, is_leaf=is_value)
 
         call = self.call(kernel, made, tuple(reversed(counts)))
-        return call(self.about, given)
+        return call(self.about, given, list(after))
 
     def in_rows(self, body: Body, given: Any, made: Any, boxes: Sequence[Windows]) -> Any:
         """Compute the cells of the ``boxes`` in rows, each cell with its own index.
@@ -197,6 +203,12 @@ def blocks_alone(given: Any) -> Any:
         return Value(part.array, part.windows) if isinstance(part, Beside) else part
 
     return jax.tree.map(alone, given, is_leaf=is_value)
+
+
+def sent(given: Any) -> Sequence[jax.Array]:
+    """Return the strips that were cut out of the blocks among a kernel's arguments."""
+    parts = jax.tree.leaves(given, is_leaf=is_value)
+    return next((part.sent for part in parts if isinstance(part, Beside)), ())
 
 
 def is_value(part: Any) -> bool:

@@ -39,7 +39,9 @@ Values = Mapping[str, Value]
 
 
 @partial(
-    jax.tree_util.register_dataclass, data_fields=["array", "strips"], meta_fields=["windows", "number", "corners"]
+    jax.tree_util.register_dataclass,
+    data_fields=["array", "strips", "sent"],
+    meta_fields=["windows", "number", "corners"],
 )
 @dataclass(frozen=True)
 class Beside(Value):
@@ -56,11 +58,14 @@ class Beside(Value):
         The index of the field in these arrays.
     corners
         Whether the strips of an axis include the cells received along earlier axes.
+    sent
+        The strips that one kernel cut out of the block to be sent.
     """
 
     strips: Mapping[int, Ghosts]
     number: int
     corners: bool
+    sent: Sequence[jax.Array] = ()
 
     @property
     def covered(self) -> Windows:
@@ -102,11 +107,17 @@ def covered(value: Value) -> Windows:
     return tuple(window for window in value.windows if window is not None)
 
 
-def beside(fields: Mapping[str, jax.Array], windows: Windows, ghosts: Mapping[int, Ghosts], corners: bool) -> Values:
+def beside(
+    fields: Mapping[str, jax.Array],
+    windows: Windows,
+    ghosts: Mapping[int, Ghosts],
+    corners: bool,
+    sent: Sequence[jax.Array] = (),
+) -> Values:
     """Return the blocks of ``fields`` with the ``ghosts`` that `DeviceGrid.received` returned for them in this order."""
     if not any(strip is not None for strips in ghosts.values() for strip in strips):
         return {name: Value(array, windows) for name, array in fields.items()}
-    return {name: Beside(array, windows, ghosts, i, corners) for i, (name, array) in enumerate(fields.items())}
+    return {name: Beside(array, windows, ghosts, i, corners, sent) for i, (name, array) in enumerate(fields.items())}
 
 
 @dataclass(frozen=True)
@@ -131,7 +142,7 @@ class Exchanging:
             return beside(fields, grid.interior, grid.received(fields, widths, self.frame), corners)
         strips = cut(list(fields.values()), widths, self.frame.counts, self.interpret)
         ghosts = {axis: grid.exchange.along(axis, *both, NOTHING) for axis, both in strips.items()}
-        return beside(fields, grid.interior, ghosts, corners)
+        return beside(fields, grid.interior, ghosts, corners, [strip for both in strips.values() for strip in both])
 
 
 def cut(
