@@ -178,7 +178,8 @@ struct Pipeline {
         for (int r = 0; r < rings; r++) {
             ring[r].ahead = level[ring[r].level].ahead;
             ring[r].planes = ring[r].ahead - ring[r].tail + 1;
-            if (boundary0) ring[r].planes = max(ring[r].planes + ring[r].width[0], 2 * ring[r].width[0] + 3);
+            if (boundary0 && !ring[r].deep)
+                ring[r].planes = max(ring[r].planes + ring[r].width[0], 2 * ring[r].width[0] + 3);
             ring[r].planes += AT_ONCE - 1;
         }
     }
@@ -198,7 +199,8 @@ struct Pipeline {
     // beyond the tile; it reads up to ``own`` cells from each.
     void need(int r, long ahead, const int* reach, const int* deep, bool boundary0, const int* own = nullptr) {
         Level& from = level[ring[r].level];
-        long slack = boundary0 && deep[0] ? 2 * deep[0] + 1 : 0;
+        // Ghost planes are there as soon as the planes that they mirror; deep planes are computed in their own turn.
+        long slack = boundary0 && deep[0] && !ring[r].deep ? 2 * deep[0] + 1 : 0;
         from.ahead = max(from.ahead, ahead + (own ? own[0] : 0) + slack);
         ring[r].tail = min(ring[r].tail, ahead - (own ? own[0] : 0));
         for (int a = 0; a < AXES; a++) {
