@@ -14,7 +14,6 @@ from functools import cached_property
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from hpcstencil.adjoint.checkpointing import Advance, actions
@@ -89,13 +88,15 @@ class Sweep:
 
     @cached_property
     def combined(self) -> Body:
-        """The function (arrays, weights) -> weighted sum of arrays, for lists of equal length."""
+        """The function (arrays, weights) -> weighted sums of arrays, all by name: each a new array."""
 
-        def body(arrays: Sequence[jax.Array], weights: jax.Array) -> jax.Array:
-            terms = [weights[n].astype(array.dtype) * array for n, array in enumerate(arrays)]
-            result = terms[0]
-            for term in terms[1:]:
-                result = result + term
+        def body(arrays: Mapping[str, Sequence[jax.Array]], weights: Mapping[str, jax.Array]) -> Fields:
+            result = {}
+            for name, terms in arrays.items():
+                scaled = [weights[name][n].astype(array.dtype) * array for n, array in enumerate(terms)]
+                result[name] = scaled[0]
+                for term in scaled[1:]:
+                    result[name] = result[name] + term
             return result
 
         return self.forward.device_grid.compiled(body, 1)
@@ -140,7 +141,9 @@ class Sweep:
 
     def advanced(self, fields: Fields, first: int, last: int) -> Fields:
         """Return the fields after the steps from ``first`` to ``last``. The given fields are kept."""
-        fields = jax.tree.map(jnp.copy, fields)  # the steps overwrite them
+        fields = self.sums_of(
+            {name: [(1.0, array)] for name, array in fields.items()}
+        )  # copies, which the steps overwrite
         for steps in self.ranges(first, last):
             fields = jax.block_until_ready(self.forward.advance(fields, steps))
         return fields
@@ -219,18 +222,19 @@ class Sweep:
         gradients = {name: array for name, array in cotangents.items() if name.startswith(GRADIENT)}
         for stage in self.stages:
             j = stage.number
-            bars[j] = {name: self.weighted(stage.values[name], bars, name) for name in self.changing}
+            terms = {TRANSPOSED + name: self.terms(stage.values[name], bars, name) for name in self.changing}
             if not stage.evaluates:
-                continue
-            slopes = {ADJOINT + name: self.weighted(stage.slopes[name], bars, name, steps.dt) for name in self.changing}
-            given = {TRANSPOSED + name: array for name, array in bars[j].items()}
-            # The step overwrites what it is given.
-            kept = jax.tree.map(jnp.copy, {**values[j], **constant, **gradients})
-            time = steps.start + nodes[j] * steps.dt
-            found = self.backward.steps.advance({**given, **slopes, **kept}, parameters, StepRange(time, 0, 1.0, 1))
-            jax.block_until_ready(found)
+                found = self.sums_of(terms)
+            else:
+                for name in self.changing:
+                    terms[ADJOINT + name] = self.terms(stage.slopes[name], bars, name, steps.dt)
+                # The step overwrites what it is given, so these are copies.
+                for name, array in {**values[j], **constant, **gradients}.items():
+                    terms[name] = [(1.0, array)]
+                time = StepRange(steps.start + nodes[j] * steps.dt, 0, 1.0, 1)
+                found = jax.block_until_ready(self.backward.steps.advance(self.sums_of(terms), parameters, time))
+                gradients = {name: found[name] for name in gradients}
             bars[j] = {name: found[TRANSPOSED + name] for name in self.changing}
-            gradients = {name: found[name] for name in gradients}
         return {**{ADJOINT + name: array for name, array in bars[0].items()}, **gradients}
 
     def stage_values(self, state: Fields, constant: Fields, steps: StepRange) -> list[Fields]:
@@ -243,19 +247,24 @@ class Sweep:
                 if j not in k:
                     time = steps.start + problem.method.nodes[j] * steps.dt
                     k[j] = jax.block_until_ready(self.slopes({**y[j], **constant}, problem.parameters, time))
-            y[i] = dict(y[i - 1])
+            terms = {}
             for name in self.changing:
                 if stage.group is None or problem.groups[name] == stage.group:
-                    terms = [(a, y[j][name]) for j, a in stage.values]
-                    terms += [(steps.dt * b, k[j][name]) for j, b in stage.slopes]
-                    y[i][name] = self.sum(terms)
+                    terms[name] = [(a, y[j][name]) for j, a in stage.values]
+                    terms[name] += [(steps.dt * b, k[j][name]) for j, b in stage.slopes]
+            y[i] = {**y[i - 1], **self.sums_of(terms)}
         return [y[i] for i in range(len(problem.method.stages))]
 
-    def weighted(self, terms: Terms, bars: Mapping[int, Fields], name: str, factor: float = 1.0) -> jax.Array:
-        """Return ``factor`` times the sum of the derivatives of stages, of one field, with these (stage, weight); 0 without."""
+    def terms(
+        self, weights: Terms, bars: Mapping[int, Fields], name: str, factor: float = 1.0
+    ) -> list[tuple[float, jax.Array]]:
+        """Return the terms of ``factor`` times the sum of the derivatives of stages, of one field, with these (stage,
+        weight)."""
         last = bars[len(self.stages)][name]
-        return self.sum([(factor * weight, bars[i][name]) for i, weight in terms] or [(0.0, last)])
+        return [(factor * weight, bars[i][name]) for i, weight in weights] or [(0.0, last)]
 
-    def sum(self, terms: Sequence[tuple[float, jax.Array]]) -> jax.Array:
-        """Return the sum of arrays times weights, as a new array."""
-        return self.combined(tuple(array for _, array in terms), np.array([weight for weight, _ in terms]))
+    def sums_of(self, terms: Mapping[str, Sequence[tuple[float, jax.Array]]]) -> Fields:
+        """Return the sums of arrays times weights, by name, as new arrays."""
+        arrays = {name: tuple(array for _, array in each) for name, each in terms.items()}
+        weights = {name: np.array([weight for weight, _ in each]) for name, each in terms.items()}
+        return dict(self.combined(arrays, weights))

@@ -116,7 +116,7 @@ def _remainders(sweep: Sweep, plan: SweepPlan) -> tuple[float, ...]:
         other = replace(forward.prepared, problem=replace(problem, parameters=parameters))
         moved = replace(sweep, forward=replace(forward, prepared=other))
         fields = moved.forward.initial_fields()
-        fields |= {name: sweep.sum([(1.0, fields[name]), (h, d)]) for name, d in arrays.items()}
+        fields |= sweep.sums_of({name: [(1.0, fields[name]), (h, d)] for name, d in arrays.items()})
         return float(moved.reduced(moved.advanced(fields, 0, sweep.steps))[OBJECTIVE])
 
     sizes = [LARGEST / 2**n for n in range(HALVINGS + 1)]
