@@ -327,7 +327,8 @@ struct Sweep {
                 }
             record_cells(records[q], call, pass, i + n, to, first, end);
         }
-        for (int o = 0; o < pass.outputs; o++) fill_ghosts(q, field_written(pass, o), pipe.output(q, o), i0, i1, j0, j1);
+        for (int o = 0; o < pass.outputs; o++)
+            fill_ghosts(q, field_written(pass, o), pipe.output(q, o), i0, i1, j0, j1);
     }
 
     // Stores the last level's cells where they are needed: results after the last sweep, snapshots, and edges for
