@@ -183,11 +183,12 @@ struct Tile {
     void run(const Work& w, long i) {
         const Pass& pass = *w.pass;
         Rows out[PLANES];
-        w.unstored.record(call, scalars[w.step], plan.tables, plan.layers, i, from, to, [&](const Plane& plane, long n) {
+        auto source = [&](const Plane& plane, long n) {
             if (plane.input < 0) return plan.fixed_arrays.at(plane, n);
             int r = pipe.ring_of[w.step][Unstored::array(plane)];
             return ring_plane(r, int(pipe.ring[r].ahead - pipe.level[w.level].ahead) - plane.offset - int(n - i));
-        });
+        };
+        w.unstored.record(call, scalars[w.step], plan.tables, plan.layers, i, from, to, source);
         for (long k = 0; k < AT_ONCE; k += pass.at_once) {
             if (i + k + pass.at_once <= w.lo || i + k >= w.hi) continue;
             for (int o = 0; o < pass.outputs; o++) {
@@ -203,7 +204,8 @@ struct Tile {
                         return source.ring < 0 ? plan.fixed_arrays.at(variant.plane[n], i + k + more)
                                                : ring_plane(source.ring, source.back - k - more);
                     });
-                    compute_variant(pass, variant, scalars[w.step], plan.tables, i + k, planes, out, j0, j1, x0, x1, true);
+                    compute_variant(pass, variant, scalars[w.step], plan.tables, i + k, planes, out, j0, j1, x0, x1,
+                                    true);
                     plan.layers.clear_margins(pass, out, true, mask, i + k, j0, j1, x0, x1);
                 });
             upcoming.next_portion();
@@ -353,7 +355,8 @@ struct Tile {
             int r = pipe.store[f];
             real* p = plane(r, i);
             for (long j = from[1]; j < to[1]; j++) {
-                real *row = p + j * layout[r].pitch, *target = job.target[f] + (i * target_size(1) + j) * target_size(2);
+                real *row = p + j * layout[r].pitch,
+                     *target = job.target[f] + (i * target_size(1) + j) * target_size(2);
                 if (job.stores_edges)
                     call.edges->put(call, done, f, i, j, row, from[2], to[2], plan.non_temporal);
                 if (!job.keeps_zeros)
