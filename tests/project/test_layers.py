@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[2] / "hpcstencil"
 PACKAGES = (
     "validation", "numerics", "runtime", "symbolic", "equations", "distributed", "io", "checkpoint", "config", "problem",
-    "adjoint", "backends.error_norm", "backends.backend", "backends.xla", "backends.native", "backends.pallas",
+    "adjoint", "backends.backend", "backends.xla", "backends.native", "backends.pallas",
     "backends.registry", "sweep", "simulation", "gradient", "python", "verify", "benchmark", "doctor", "cli",
 )  # fmt: skip
 # Names that files of equations import, and the entry of the command.

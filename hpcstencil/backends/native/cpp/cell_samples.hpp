@@ -129,10 +129,11 @@ struct Unstored {
                     Runs runs(field[m], call, n, n + pass().at_once, j, from, end);
                     if (runs.empty()) continue;
                     record_row(field[m], j, runs, [&](const Rows* out, long x0, long x1) {
-                        layers.each_region(n, pass().at_once, j, j + 1, x0, x1, [&](int mask, long, long, long v0, long v1) {
-                            compute_variant(pass(), *pass().variant[mask], scalars, tables, n, planes_of(mask), out, j,
-                                            j + 1, v0, v1, true);
-                        });
+                        layers.each_region(n, pass().at_once, j, j + 1, x0, x1,
+                                           [&](int mask, long, long, long v0, long v1) {
+                                               compute_variant(pass(), *pass().variant[mask], scalars, tables, n,
+                                                               planes_of(mask), out, j, j + 1, v0, v1, true);
+                                           });
                     });
                 }
         }

@@ -9,9 +9,9 @@
 // The generated code defines, before it includes this: real (the cell's type) and the counts PARAMETERS, CONSTANTS,
 // FIELDS, GIVEN (fields that a step starts from; it makes the others, error estimates), ARRAYS, PASSES, JOINS_STEPS
 // (see `passes` in pipeline.hpp), AT_ONCE (most planes that a pass computes together), PLANES (most planes that a
-// pass reads or writes), LAYERS (axes with absorbing layers, a set of bits), LAYER_REACH (how far right-hand sides read, per
-// axis), LAYER_TABLES, TABLES, FIXED, SCALARS, MAX_OFFSET (cells beyond its own, per axis, that a function of
-// coordinates reads) and STATEMENTS (of a pass for a cell, on average). After the include it defines what
+// pass reads or writes), LAYERS (axes with absorbing layers, a set of bits), LAYER_REACH (how far right-hand sides
+// read, per axis), LAYER_TABLES, TABLES, FIXED, SCALARS, MAX_OFFSET (cells beyond its own, per axis, that a function
+// of coordinates reads) and STATEMENTS (of a pass for a cell, on average). After the include it defines what
 // pipeline.hpp declares. Index 0 is the block's first own cell; ghost cells have negative indices, or indices beyond
 // the end. Rows are computed in whole vectors, so a few cells beyond a region may hold meaningless values, which
 // nothing reads.

@@ -139,7 +139,8 @@ struct Tile {
             region(q, 0, w.lo, w.hi), region(q, 1, w.j0, w.j1), region(q, 2, w.x0, w.x1);
             begin = min(begin, w.lo - pipe.level[q].ahead);
             if (!q) continue;
-            w.level = q, w.step = pipe.level[q].step, w.pass = &passes[pipe.level[q].pass], w.first_target = next_target;
+            w.level = q, w.step = pipe.level[q].step, w.pass = &passes[pipe.level[q].pass];
+            w.first_target = next_target;
             w.x0 = round_down(w.x0, LANES), w.x1 = round_up(w.x1, LANES);
             portions += (w.j1 - w.j0 + ROWS - 1) / ROWS * (AT_ONCE / w.pass->at_once);
             w.records.find(job.first + w.step, *w.pass), w.unstored.find(pipe.level[q].pass, w.records);
@@ -191,8 +192,8 @@ struct Tile {
                     upcoming.add(job.source[f] + (n * source_size(1) + j0) * source_size(2) + x0,
                                  (rows - 1) * source_size(2) + min(call.count[2], w.x1) - x0);
                 else if (rows == 1)
-                    plan.layers.each_kept(loaded_array(f), n, j0, x0, min(call.count[2], w.x1), [&](long from, long to) {
-                        upcoming.add(job.source[f] + (n * source_size(1) + j0) * source_size(2) + from, to - from);
+                    plan.layers.each_kept(loaded_array(f), n, j0, x0, min(call.count[2], w.x1), [&](long x, long end) {
+                        upcoming.add(job.source[f] + (n * source_size(1) + j0) * source_size(2) + x, end - x);
                     });
         upcoming.divide(portions);
     }
@@ -209,11 +210,12 @@ struct Tile {
     void run(const Work& w, long i) {
         const Pass& pass = *w.pass;
         Rows out[PLANES];
-        w.unstored.record(call, scalars[w.step], plan.tables, plan.layers, i, from, to, [&](const Plane& plane, long n) {
+        auto source = [&](const Plane& plane, long n) {
             if (plane.input < 0) return plan.fixed_arrays.at(plane, n);
             int r = pipe.ring_of[w.step][Unstored::array(plane)];
             return ring_plane(r, int(pipe.ring[r].ahead - pipe.level[w.level].ahead) - plane.offset - int(n - i));
-        });
+        };
+        w.unstored.record(call, scalars[w.step], plan.tables, plan.layers, i, from, to, source);
         for (long k = 0; k < AT_ONCE; k += pass.at_once) {
             if (i + k + pass.at_once <= w.lo || i + k >= w.hi) continue;
             for (long n = 0; n < pass.outputs * pass.at_once; n++) {
@@ -382,13 +384,13 @@ struct Tile {
             int r = pipe.store[f], array = pipe.ring[r].array;
             real* p = plane(r, i);
             for (long j = from[1]; j < to[1]; j++) {
-                real *row = p + j * layout[r].pitch, *target = job.target[f] + (i * target_size(1) + j) * target_size(2);
-                auto clear = [&](long x0, long x1) { Layers::clear(row, x0, x1); };
+                real *row = p + j * layout[r].pitch,
+                     *target = job.target[f] + (i * target_size(1) + j) * target_size(2);
                 if (f >= GIVEN && call.error_sums) {
-                    plan.layers.each_piece(array, true, i, j, from[2], to[2], clear);
                     errors.sum[f - GIVEN].add_row(row + from[2], to[2] - from[2]);
                     continue;
                 }
+                auto clear = [&](long x0, long x1) { Layers::clear(row, x0, x1); };
                 if (job.stores_edges)
                     call.edges->put(call, done, f, i, j, row, from[2], to[2], plan.non_temporal);
                 if (job.last || !job.keeps_zeros) plan.layers.each_piece(array, true, i, j, from[2], to[2], clear);
