@@ -15,11 +15,13 @@ the standard library. Messages are lines of JSON on pipes and sockets:
 | from | to | keys |
 |---|---|---|
 | rank | its monitor | ``token``, ``step``, ``output``, ``outside``, ``bye``, ``failed status at_once`` |
-| rank | its monitor, at the start | ``parent doors turn`` (connect there), ``listen children`` (at these addresses, for these ranks), ``joined`` (they have connected) |
+| rank | its monitor, at the start | ``parent doors turn`` (connect there), ``joined`` (the children have connected) |
+| rank | its monitor, at the start | ``listen children`` (at these addresses, for these ranks) |
 | monitor | its rank | ``connected``, ``doors`` (where it listens), ``end`` (with this status) |
-| child | parent | first ``rank host``; pulses (``step moved outside``) of the subtree, ``lost rank host step``, ``failed status at_once rank all``, ``stacks step``, ``bye`` (the whole subtree) |
+| child | parent | first ``rank host``; then pulses (``step moved outside``) and ``bye`` of the whole subtree |
+| child | parent | ``lost rank host step``, ``failed status at_once rank all``, ``stacks step`` |
 | parent | child | pulses, ``dump`` (send your stacks within so many seconds), ``end`` (with this status) |
-"""  # noqa: E501
+"""
 
 from __future__ import annotations
 

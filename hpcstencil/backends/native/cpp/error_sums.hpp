@@ -28,7 +28,7 @@ struct ErrorSum {
         for (long x = 0; x < n; x += 1024) add_some(row + x, min(1024, n - x));
     }
 
-    // The squared errors below 2^7 of up to 2^12 cells fit an integer. If one is larger, all are added one by one instead.
+    // The squared errors below 2^7 of up to 2^12 cells fit an integer. If one is larger, all are added one by one.
     void add_some(const real* v, long n) {
         integers sum = {};
         auto small = vec{} == vec{};

@@ -42,9 +42,9 @@ static word bits_of_power(long n) {
 
 // The cells that one thread has seen.
 //
-// Adding 1.5 2^(exponent + 1) in double precision to a value below 2^exponent leaves its multiple of the first unit in the
-// last bits of the sum, ready to be added as an integer. In double precision a second unit takes up the rest. Both are exact
-// unless a value is tiny; a row with such a value is added cell by cell.
+// Adding 1.5 2^(exponent + 1) in double precision to a value below 2^exponent leaves its multiple of the first unit in
+// the last bits of the sum, ready to be added as an integer. In double precision a second unit takes up the rest. Both
+// are exact unless a value is tiny; a row with such a value is added cell by cell.
 struct CellSums {
     typedef word words __attribute__((vector_size(64)));
 

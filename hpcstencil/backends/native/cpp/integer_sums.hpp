@@ -13,9 +13,9 @@ static inline doubles to_doubles(float __attribute__((vector_size(32))) a) {
 #endif
 }
 
-// Adds ``shift``, a power of two or 1.5 times one, in double precision to each cell. A cell that is small enough then leaves
-// its multiple of the last bit of ``shift``, rounded, in the last bits of the sum. Returns the sums as integers, added up to
-// eight numbers; subtract `bits_of(shift)` for each cell.
+// Adds ``shift``, a power of two or 1.5 times one, in double precision to each cell. A cell that is small enough then
+// leaves its multiple of the last bit of ``shift``, rounded, in the last bits of the sum. Returns the sums as integers,
+// added up to eight numbers; subtract `bits_of(shift)` for each cell.
 static inline integers shifted_cells(vec cells, double shift) {
     if constexpr (sizeof(real) == 8) return (integers)((doubles)cells + shift);
     else {
