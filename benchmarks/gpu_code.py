@@ -36,6 +36,7 @@ device_description_str: "NVIDIA H100 80GB HBM3"
 """
 PROBLEMS = (("heat", 512, 3), ("gray_scott", 8192, 2), ("wave", 512, 3), ("cahn_hilliard", 4096, 2))
 TOGETHER = 8
+OVERLAP_LIMIT = "xla_gpu_experimental_parallel_collective_overlap_limit"  # collectives that XLA keeps in flight; 1 by default
 
 
 SECTOR = 32  # bytes that memory moves at once
@@ -218,7 +219,11 @@ def main() -> None:
                     flush=True,
                 )
     problem = problem_of("heat", (512,) * 3, "euler", "float32", (2, 1, 1))
-    print("two GPUs:", ", ".join(schedule_of(traced(problem, list(two)).lower().compile().as_text())))
+    lowered = traced(problem, list(two)).lower()
+    for limit in (1, 2):
+        code = lowered.compile(compiler_options={OVERLAP_LIMIT: limit}).as_text()
+        steps = ", ".join(schedule_of(code)).removeprefix("fusion, ")
+        print(f"two GPUs, messages in flight: {limit}, {TOGETHER} steps: {steps}")
 
 
 if __name__ == "__main__":
