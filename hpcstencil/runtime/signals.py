@@ -16,8 +16,6 @@ from dataclasses import dataclass
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from hpcstencil.validation.errors import StoppedEarly
 
 if TYPE_CHECKING:
@@ -52,6 +50,8 @@ def check_not_stopped(request: Request, communicator: Communicator) -> None:
 
     For a run that has not written anything yet.
     """
+    import numpy as np  # slow; this module is imported first, to note signals from the start
+
     number = int(communicator.maximum(np.array([request.number]))[0])
     if number:
         raise StoppedEarly(
