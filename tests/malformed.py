@@ -279,7 +279,7 @@ INPUTS = [
     ('objective.a={sum="integral(u)", every_steps=10}', "objective.a.sum: a sum over steps is not available yet"),
     ('objective={J="integral(u)", data=5}', "objective.data: expected a table", "got 5"),
     ('objective={J="integral(u)", data={v="a.png"}}', "objective.data.v: expected the name of a file with numbers", "a.png"),
-    ('objective={J="integral(u)", data={v="none.npy"}}', "objective.data.v: expected a NumPy file, but there is no"),
+    ('objective={J="integral(u)", data={v="none.npy"}}', "objective.data.v: expected a NumPy file, but"),
     ('objective={J="integral(u)", data={x="text.h5:u"}}', "objective.data.x", "rename"),
     ('objective.data={v="text.h5:u"}', "objective: expected an expression beside the data"),
     ("gradient=1", "gradient: expected a table", "got 1"),
