@@ -63,7 +63,9 @@ def one_step(w, rhs, kernel, ends=("periodic", "wall"), shape=SHAPE, method="dir
 
 
 @pytest.mark.parametrize("kernel", BACKENDS)
-@pytest.mark.parametrize("counts", [(1, 3), (5, 3), (7, 1), (9, 11)], ids=str)
+@pytest.mark.parametrize("counts", [
+    (1, 3), (5, 3), (7, 1), pytest.param((9, 11), marks=pytest.mark.long)
+], ids=str)  # fmt: skip
 def test_it_is_the_sum_of_weights_times_values(kernel, counts):
     w = weights(*counts)
     if kernel == "pallas" and np.count_nonzero(w) > UNROLLED:

@@ -124,7 +124,12 @@ CUT = [
 ]
 
 
-@pytest.mark.parametrize("name, devices, counts", CUT, ids=[name for name, *_ in CUT])
+SLOW = "2d, corners and walls", "2d, open ends", "2d, solid cells", "3d, faces"
+
+
+@pytest.mark.parametrize("name, devices, counts", [
+    pytest.param(*row, id=row[0], marks=pytest.mark.long if row[0] in SLOW else ()) for row in CUT
+])  # fmt: skip
 def test_strips_give_the_same_bits(name, devices, counts, small_tiles):
     """Blocks read each other's cells from strips, and nothing depends on where they are cut."""
     problem = problem_of(**CASES[name])

@@ -129,7 +129,9 @@ def test_damping_lowers_no_estimate():
     assert estimated_step(made, 10.0) == pytest.approx(1 / np.sqrt(2), rel=2e-3)
 
 
-@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("name", [
+    pytest.param(name, marks=pytest.mark.long if n else ()) for n, name in enumerate(LAYERS)
+])  # fmt: skip
 def test_nothing_grows_in_a_long_run(name):
     """From waves of all lengths, at almost the longest step. They do not reach the walls, where E would stay."""
     tables = CASES[name]
