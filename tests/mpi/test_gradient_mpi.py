@@ -59,7 +59,7 @@ def found(sweep, states):
     return result.value, result.numbers, {key: sweep.forward.block(array) for key, array in result.arrays.items()}
 
 
-@pytest.mark.parametrize("kernel", ["shift", "native"])
+@pytest.mark.parametrize("kernel", [pytest.param("shift", marks=pytest.mark.long), "native"])
 @pytest.mark.parametrize("row", [
     pytest.param(row[:3], id="-".join(row[:3]), marks=() if row[3] == environment_size() else pytest.mark.long)
     for row in ROWS

@@ -146,7 +146,7 @@ def test_the_whole_table(communicator, row):
     compare(communicator, row, everything=True)
 
 
-@pytest.mark.parametrize("every", (0, 1, 2))
+@pytest.mark.parametrize("every", [pytest.param(0, marks=pytest.mark.long), 1, pytest.param(2, marks=pytest.mark.long)])
 def test_gpu_kernels_read_the_strips_of_other_processes(communicator, every):
     """Interpreted; with corners, and with operands of derivatives in arrays that reach beyond the block. 0: per stage."""
     given = {
