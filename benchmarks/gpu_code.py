@@ -36,7 +36,9 @@ device_description_str: "NVIDIA H100 80GB HBM3"
 """
 PROBLEMS = (("heat", 512, 3), ("gray_scott", 8192, 2), ("wave", 512, 3), ("cahn_hilliard", 4096, 2))
 TOGETHER = 8
-OVERLAP_LIMIT = "xla_gpu_experimental_parallel_collective_overlap_limit"  # collectives that XLA keeps in flight; 1 by default
+OVERLAP_LIMIT = (
+    "xla_gpu_experimental_parallel_collective_overlap_limit"  # collectives that XLA keeps in flight; 1 by default
+)
 
 
 SECTOR = 32  # bytes that memory moves at once
