@@ -20,7 +20,7 @@ the standard library. Messages are lines of JSON on pipes and sockets:
 | monitor | its rank | ``connected``, ``doors`` (where it listens), ``end`` (with this status) |
 | child | parent | first ``rank host``; then pulses (``step moved outside``) and ``bye`` of the whole subtree |
 | child | parent | ``lost rank host step``, ``failed status at_once rank all``, ``stacks step`` |
-| parent | child | pulses, ``dump`` (send your stacks within so many seconds), ``end`` (with this status) |
+| parent | child | pulses, ``dump`` (send your stacks within this number of seconds), ``end`` (with this status) |
 """
 
 from __future__ import annotations

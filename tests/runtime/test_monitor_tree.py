@@ -157,7 +157,7 @@ class Ranks:
         return json.loads(self.processes[rank].stdout.readline())
 
     def statuses(self, within):
-        """The exit status of every rank; they must end in so many seconds."""
+        """The exit status of every rank; all ranks must end within the given seconds."""
         deadline = time.monotonic() + within
         found = [process.wait(max(0.1, deadline - time.monotonic())) for process in self.processes]
         while any(map(alive, self.monitors)):

@@ -31,9 +31,9 @@ NO_ROOM = "|".join((
 
 
 def compare(seed, scale=1):
-    """The problem of a seed against its reference, computed in the way of that seed.
+    """Compare the problem of a seed with its reference. The seed also chooses kernel, devices and decomposition.
 
-    On a larger grid, for want of room for halos, steps between two exchanges are as many as fit."""
+    On a larger grid "auto" chooses the steps between two exchanges, because the seed's number may not fit."""
     tables, reference = settled(seed, scale)
     wanted = way(seed, reference.ndim)
     if scale > 1:

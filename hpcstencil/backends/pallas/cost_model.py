@@ -164,8 +164,8 @@ def parts(plan: Plan, work: Work, links: Links) -> dict[str, float]:
 def steps_between_exchanges(problem: Problem, topology: Topology, least: int, costs: Costs) -> tuple[int, float | None]:
     """Return (cheapest number of steps between two exchanges, predicted seconds per step).
 
-    It is 0 for an exchange before each evaluation of the right-hand side, and at least ``least`` if the halo of so many steps
-    fits into the blocks. The prediction is None if ``costs`` are not measured.
+    It is 0 for an exchange before each evaluation of the right-hand side, and at least ``least`` if the blocks have room for
+    the halo of ``least`` steps. The prediction is None if ``costs`` are not measured.
     """
     work, most = Work.of(problem, costs.seconds_per_work), most_steps(problem, topology)
     if problem.step_follows_solution:

@@ -135,7 +135,7 @@ struct CellSums {
         first = second = integers{}, held = 0;
     }
 
-    // Adds what this thread has seen to ``sum``.
+    // Adds the sums and extrema of this thread's cells to ``sum``.
     void add_to(FieldSum& sum) {
         flush();
         for (long l = 0; l < LANES; l++) {
