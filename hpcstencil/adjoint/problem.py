@@ -149,6 +149,7 @@ def adjoint_of(problem: Problem, expressed: Iterable[str], verified: bool = Fals
         config=replace(problem.config, diagnostics=DiagnosticsConfig()),
         fields=(*trees, *constant),
         memory=(*trees, *constant),
+        begin_at_zero=(),
         trees={name: everything[name] for name in trees},
         initial={},
         faces={**problem.faces, **places.added},

@@ -166,6 +166,7 @@ def _alone(config: Config, contents: Mapping[str, ArrayContents], listed: Collec
         discretization=Discretization(config.numerics.order, config.grid.spacing),
         damped=damping_rates(trees) if chosen.damping else {},
         memory=(*layers.memory, *remembered),
+        begin_at_zero=layers.memory,
         given=given,
         contents=contents,
         damping=layers.rate,

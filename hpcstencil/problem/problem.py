@@ -32,6 +32,8 @@ class Problem:
 
     ``fields``          names of all arrays of the state, in order: the fields of the equation, then those in ``memory``
     ``memory``          fields added for absorbing layers, a multistep method, a mask or parameters given as arrays
+    ``begin_at_zero``   fields in ``memory`` that are 0 in all cells at t = 0: those of absorbing layers. Empty if the state
+                        may come from a run with other layers
     ``trees``           time derivative of each field that the method integrates
     ``apart``           parts of time derivatives that a multistep method treats separately, by field
     ``parameters``      numbers passed to compiled code at run time, by name: a float, or an array of shape (members,) if
@@ -74,6 +76,7 @@ class Problem:
     discretization: Discretization
     damped: Mapping[str, Node] = field(default_factory=dict)
     memory: tuple[str, ...] = ()
+    begin_at_zero: tuple[str, ...] = ()
     given: Mapping[str, ArrayFile | ArrayInMemory] = field(default_factory=dict)
     contents: Mapping[str, ArrayContents] = field(default_factory=dict)
     held: Mapping[str, Blocks] = field(default_factory=dict)

@@ -90,6 +90,11 @@ class Source:
         return bool(self.history) and not all(map(allowed, self.history[-1]["changed"]))
 
     @property
+    def of_other_layers(self) -> bool:
+        """Whether the state may come from a run with other absorbing layers: physics has changed since it began."""
+        return not all(allowed(key) for entry in self.history for key in entry["changed"])
+
+    @property
     def other_times(self) -> bool:
         """Whether the run continues with other times of output or diagnostics, or with other physics."""
         cadence = ("output.every", "output.every_steps", "diagnostics.every_steps")

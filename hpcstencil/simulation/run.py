@@ -6,7 +6,7 @@ import ctypes
 import signal
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +78,8 @@ def run(
         elif options.resume and options.output.exists() and not options.quiet:
             say(f"{options.output} has no checkpoint to continue from: beginning at the start")
         communicator.watch.output(options.output)
+        if source.of_other_layers and problem.begin_at_zero:
+            decomposed = Decomposed(replace(problem, begin_at_zero=()), decomposed.topology)
         with stopwatch.during("compiling"):
             simulation = composed(decomposed, devices, communicator, source.kernel)
         stepping = at_start(simulation, source, options.output, stopwatch)

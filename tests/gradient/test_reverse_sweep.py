@@ -169,3 +169,22 @@ def test_derivatives_that_are_not_finite_are_reported():
     blown = sweep.forward.put({"u": np.full(6, np.inf, np.float32)})
     with pytest.raises(NumericsError, match="objective: expected a finite value"):
         sweep(blown, 1)
+
+
+def test_a_rate_that_is_0_in_many_cells_does_not_make_the_gradient_0_there():
+    """Native code skips cells where the memory of a layer stays 0. The derivative by u is not 0 where the rate of u is."""
+    given = {
+        "grid": {"shape": [200, 40]},
+        "equation": {"name": "custom", "rhs": {"u": "1e-3*maximum(0, x - 100)*u"}},
+        "initial": {"u": "1 + 0.1*sin(x)"},
+        "numerics": {"precision": "float64", "integrator": "euler"},
+        "time": {"end": 1.0, "dt": 0.1},
+        "objective": {"J": "integral(u**2)"},
+        "gradient": {"of": ["initial.u"]},
+    }
+    sweep = sweep_of(given, kernel="native")
+    u = np.array(sweep.forward.initial_fields()["u"])
+    x = np.arange(200)[:, None] + 0.5
+    growth = (1 + 1e-4 * np.maximum(0, x - 100)) ** 10
+    found = sweep(sweep.forward.initial_fields(), 10).arrays["initial.u"]
+    assert np.allclose(found, 2 * growth**2 * u, rtol=1e-13)

@@ -7,9 +7,11 @@ import h5py
 import jax
 import numpy as np
 import pytest
+from probed import file_of
 from support import problem_of, random_block, simulation_of
 
 from hpcstencil.checkpoint.checkpoint import write_checkpoint
+from hpcstencil.checkpoint.paths import list_checkpoints
 from hpcstencil.numerics.schedule import Clock
 from hpcstencil.runtime.communicator import OneProcess
 from hpcstencil.simulation.restart import Options, source_of
@@ -111,3 +113,26 @@ def test_a_file_that_is_no_checkpoint_is_told(tmp_path):
     ):  # fmt: skip
         with pytest.raises(InputError, match=f"{name}: {words}"):
             source_of(config, {}, Options(tmp_path / "new.h5", restart=tmp_path / name), OneProcess())
+
+
+def test_the_memory_of_a_wider_layer_goes_on(tmp_path):
+    """Native code must not take memory fields as 0 outside the layers of a run that continues one with wider layers."""
+    given = {
+        "grid": {"shape": [96, 24]},
+        "equation": {"name": "wave"},
+        "initial": {"u": "exp(-(x - 20)**2/20)"},
+        "boundary": {"x": {"cpml": {"width": 32.0}}},
+        "numerics": {"precision": "float64", "integrator": "rk4"},
+        "time": {"end": 12.0, "dt": 0.2},
+    }
+    ends = {}
+    for kernel in ("shift", "native"):
+        here = {**given, "numerics": {**given["numerics"], "kernel": kernel}}
+        begun = file_of(tmp_path / f"{kernel}.h5", {**here, "checkpoint": {"every_steps": 30}})
+        checkpoint = list_checkpoints(begun)[0]
+        later = {**here, "time": {"end": 16.0, "dt": 0.2}, "boundary": {"x": {"cpml": {"width": 4.0}}}}
+        changed = ("boundary.x={cpml={width=4.0}}", "time.end=16.0")
+        path = file_of(tmp_path / f"{kernel} later.h5", later, restart=checkpoint, overrides=changed)
+        with h5py.File(path) as file:
+            ends[kernel] = file["u"][-1]
+    assert np.allclose(ends["native"], ends["shift"], rtol=0, atol=1e-12)
