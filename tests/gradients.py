@@ -20,7 +20,7 @@ def sweep_of(
     problem = problem_of(**tables)
     adjoint = adjoint_of(problem, problem.initial)
     forward = simulation_of(problem, communicator, devices, kernel)
-    backward = simulation_of(adjoint.on(forward.plan.topology), communicator, devices, kernel)
+    backward = simulation_of(adjoint.reversing(forward.plan.topology), communicator, devices, kernel)
     return Sweep(forward, adjoint, backward, {})
 
 

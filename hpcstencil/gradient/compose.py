@@ -30,7 +30,7 @@ def sweep_of(
     communicator, topology = forward.communicator, forward.plan.topology
     plan = agree(communicator, lambda: plan_of(forward.problem, topology))
     devices = len(forward.device_grid.devices.devices)
-    blocks = agree(communicator, lambda: Decomposed.of(adjoint.on(topology), communicator.size, devices))
+    blocks = agree(communicator, lambda: Decomposed.of(adjoint.reversing(topology), communicator.size, devices))
     data = forward.put(agree(communicator, lambda: _data(forward, held)))
     return Sweep(forward, adjoint, compose(blocks), data), plan
 
