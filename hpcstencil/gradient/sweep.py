@@ -8,6 +8,7 @@ decomposition as any other step. It begins with the state before the group, whic
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping
@@ -22,6 +23,7 @@ import numpy as np
 from hpcstencil.adjoint.checkpointing import Advance, Reverse, actions
 from hpcstencil.adjoint.problem import END, OBJECTIVE, SEED, START, Adjoint
 from hpcstencil.backends.backend import Reductions
+from hpcstencil.distributed.device_grid import Body
 from hpcstencil.distributed.halo import Fields
 from hpcstencil.numerics.schedule import Clock, Schedule, StepRange
 from hpcstencil.simulation.diagnostics import Diagnostics
@@ -83,6 +85,11 @@ class Sweep:
         return tuple(self.forward.problem.trees)
 
     @cached_property
+    def copied(self) -> Body:
+        """The function fields -> copies of them, which steps may overwrite."""
+        return self.forward.device_grid.compiled(lambda fields: jax.tree.map(jnp.copy, fields), 0)
+
+    @cached_property
     def sums(self) -> Reductions:
         """The reductions of the gradients per cell, whose sums are the gradients with respect to numbers."""
         return self.backward.steps.reductions({}, [Field(one.field) for one in self.adjoint.unknowns])
@@ -97,30 +104,30 @@ class Sweep:
         """
         constant = self.copied({name: array for name, array in fields.items() if name not in self.changing})
         stored = {0: {name: fields[name] for name in self.changing}}
+        free = Spare(self.copied, self.forward.device_grid.devices.several)
         value, cotangents = math.nan, Fields()
         direct: Mapping[str, float] = {}
         starts = [0, *itertools.accumulate(group.count for group in self.groups)]
         plan = actions(len(self.groups), states) if self.adjoint.needs_states else without_states(len(self.groups))
         for action in plan:
             if isinstance(action, Advance):
-                begin = {**self.copied(stored[action.first]), **constant}
+                begin = {**free.copied(stored[action.first]), **constant}
                 found = self.taken(begin, starts[action.first], starts[action.last])
                 constant = {name: found[name] for name in constant}
+                after = {name: found[name] for name in self.changing}
                 if action.last < len(self.groups):
-                    stored[action.last] = {name: found[name] for name in self.changing}
+                    stored[action.last] = after
                 else:
                     value, cotangents, direct = self.at_end(found)
+                    free.add(after)
                 continue
             state = Fields()
             if self.adjoint.needs_states:
-                state = stored.pop(action.step) if action.step else self.copied(stored[0])
-            found = self.reversed({**state, **constant, **cotangents}, self.groups[action.step])
+                state = stored.pop(action.step) if action.step else free.copied(stored[0])
+            found = self.reversed({**state, **constant}, cotangents, self.groups[action.step], free)
             constant, cotangents = ({name: found[name] for name in each} for each in (constant, cotangents))
+            free.add({name: found[name] for name in state})
         return self.result(value, self.at_start(cotangents, constant), direct)
-
-    def copied(self, fields: Fields) -> Fields:
-        """Return copies of the fields, which steps may overwrite."""
-        return {name: jnp.copy(array) for name, array in fields.items()}
 
     def ranges(self, first: int, last: int) -> Iterator[StepRange]:
         """Yield the steps from number ``first`` to ``last``, in ranges of equal size."""
@@ -140,16 +147,23 @@ class Sweep:
             fields = jax.block_until_ready(self.forward.advance(fields, steps))
         return fields
 
-    def reversed(self, fields: Fields, group: StepRange) -> Fields:
-        """Return the fields of `Adjoint.reversing` before a group of steps, from those after it, which are overwritten.
+    def reversed(self, fields: Fields, cotangents: Fields, group: StepRange, free: Spare) -> Fields:
+        """Return the fields of `Adjoint.reversing` before a group of steps.
 
-        The fields of the equation are those before the group.
+        ``fields`` are those of the equation before the group, and ``cotangents`` the others after it. All are overwritten, or
+        added to the ``free`` memory.
         """
         backward, steps = self.backward, group
         if self.adjoint.needs_states and group.count > 1:
             assert self.several is not None
             backward, steps = self.several, group._replace(count=1)
-        return jax.block_until_ready(backward.steps.advance(fields, self.forward.problem.parameters, steps))
+        parameters, into = self.forward.problem.parameters, backward.steps.into
+        if into is None or not self.adjoint.needs_states:
+            return jax.block_until_ready(backward.steps.advance({**fields, **cotangents}, parameters, steps))
+        room = free.taken(cotangents)
+        found = jax.block_until_ready(into({**fields, **cotangents}, room, parameters, steps))
+        free.add(cotangents)
+        return found
 
     def reduced(self, fields: Fields) -> dict[str, Any]:
         """Return the objective for these fields at the end of the run, and each of its reductions, by name. Collective."""
@@ -209,6 +223,33 @@ class Sweep:
             if one.kind == "number"
         }
         return Result(value, numbers, {one.key: fields[one.field] for one in unknowns if one.kind != "number"})
+
+
+@functools.partial(jax.jit, donate_argnums=0, keep_unused=True)
+def _copied_into(room: Fields, fields: Fields) -> Fields:
+    return jax.tree.map(jnp.copy, fields)
+
+
+class Spare:
+    """Fields that nobody needs any more, whose memory others take. New memory is slow, since it comes page by page."""
+
+    def __init__(self, copied: Body, several: bool) -> None:
+        self.copies, self.several = copied, several
+        self.held: dict[tuple[str, ...], list[Fields]] = {}
+
+    def add(self, fields: Fields) -> None:
+        """Add fields that nobody needs any more."""
+        self.held.setdefault(tuple(sorted(fields)), []).append(fields)
+
+    def taken(self, like: Fields) -> Fields:
+        """Remove and return fields with the names of others; empty if there are none."""
+        held = self.held.get(tuple(sorted(like)))
+        return held.pop() if held else {}
+
+    def copied(self, fields: Fields) -> Fields:
+        """Return copies of the fields, in memory that nobody needs any more if there is any."""
+        room = self.taken(fields)
+        return _copied_into(room, fields) if room and not self.several else self.copies(fields)
 
 
 def groups_of(ranges: Iterable[StepRange], adjoint: Adjoint, at_once: int) -> Iterator[StepRange]:
