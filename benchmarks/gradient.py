@@ -17,7 +17,6 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from common import machine, output_of, software
@@ -103,7 +102,7 @@ def measured(case: str, cells: int, steps: int, states: int, rounds: int, with_j
         fields = dict(sim._stepping.state.fields)
 
         def forward() -> None:
-            jax.block_until_ready(sweep.taken(sweep.copied(fields), 0, sweep.steps))
+            jax.block_until_ready(sweep.advanced(fields, 0, sweep.steps))
 
         def gradient() -> None:
             sweep(fields, plan.states)
@@ -111,15 +110,77 @@ def measured(case: str, cells: int, steps: int, states: int, rounds: int, with_j
         gradient()
         most = peak() - before
         times = [(seconds(forward), seconds(gradient)) for _ in range(rounds)]
-        by_jax = seconds_of_jax(sweep, case, states) if with_jax else math.nan
+        by_jax = seconds_of_jax(case, tables(case, cells, steps, states), fields, states) if with_jax else math.nan
         made.close()
-    print(json.dumps({"times": times, "peak": most, "plan": plan.bytes, "taken": plan.taken / plan.steps, "jax": by_jax}))
+    print(
+        json.dumps({"times": times, "peak": most, "plan": plan.bytes, "taken": plan.taken / plan.steps, "jax": by_jax})
+    )
+
+
+def laplacian(u: Any) -> Any:
+    """Return the Laplacian of an array on periodic cells of width 1, of second order."""
+    import jax.numpy as jnp
+
+    return sum(jnp.roll(u, 1, axis) + jnp.roll(u, -1, axis) for axis in range(3)) - 6 * u
+
+
+def seconds_of_jax(case: str, given: dict[str, Any], fields: dict[str, Any], states: int) -> float:
+    """Return the time of `jax.grad` of array code for a row, with about as many stored states, without compiling."""
+    import jax
+    import jax.numpy as jnp
+    from jax import lax
+
+    steps, dt, equation = round(given["time"]["end"] / given["time"]["dt"]), given["time"]["dt"], given["equation"]
+
+    def gray_scott(u: Any, p: Any) -> Any:
+        reaction = u["u"] * u["v"] ** 2
+        return {
+            "u": 0.2 * laplacian(u["u"]) - reaction + p["F"] * (1 - u["u"]),
+            "v": 0.1 * laplacian(u["v"]) + reaction - (p["F"] + p["k"]) * u["v"],
+        }
+
+    def moved(u: Any, h: float, k: Any) -> Any:
+        return jax.tree.map(lambda a, b: a + h * b, u, k)
+
+    def step(u: Any, p: Any) -> Any:
+        if case == "heat":
+            return {"u": u["u"] + dt * 0.1 * laplacian(u["u"])}
+        if case in ("wave", "initial"):
+            half = u["u"] + dt / 2 * u["v"]
+            v = u["v"] + dt * p["c"] ** 2 * laplacian(half)
+            return {"u": half + dt / 2 * v, "v": v}
+        k1 = gray_scott(u, p)
+        if case == "euler":
+            return moved(u, dt, k1)
+        k2 = gray_scott(moved(u, dt / 2, k1), p)
+        k3 = gray_scott(moved(u, dt / 2, k2), p)
+        k4 = gray_scott(moved(u, dt, k3), p)
+        return jax.tree.map(lambda a, b, c, d, e: a + dt / 6 * (b + 2 * c + 2 * d + e), u, k1, k2, k3, k4)
+
+    segment = steps // min(states, steps) if case in ("euler", "rk4") else 1
+
+    def objective(u: Any, p: Any) -> Any:
+        def several(u: Any, _: Any) -> Any:
+            return lax.scan(lambda u, _: (step(u, p), None), u, None, length=segment)[0], None
+
+        u = lax.scan(jax.checkpoint(several) if segment > 1 else several, u, None, length=steps // segment)[0]
+        return jnp.sum((u["v"] - 0.1) ** 2) if case in ("euler", "rk4") else jnp.sum(u["u"] ** 2)
+
+    numbers = (
+        {"F": 0.04, "k": 0.06} if case in ("euler", "rk4") else {"c": jnp.asarray(equation.get("c", 1.0), jnp.float32)}
+    )
+    gradient = jax.jit(jax.grad(objective, 0 if case in ("heat", "initial") else 1 if case == "wave" else (0, 1)))
+    state = {name: jnp.asarray(fields[name]) for name in ("u", "v") if name in fields}
+    jax.block_until_ready(gradient(state, numbers))
+    return seconds(lambda: jax.block_until_ready(gradient(state, numbers)))
 
 
 def main(cells: int, steps: int, states: int, rounds: int, with_jax: bool, cases: list[str]) -> None:
     print(f"{machine()}; {software()}; {datetime.date.today()}.")
     print(f"{cells}^3 cells, float32, {steps} steps, {states} stored states; least of {rounds} interleaved rounds.\n")
-    print("| case | forward, s | gradient | steps taken | jax.grad | peak memory | by plan |\n|---|---|---|---|---|---|---|")
+    print(
+        "| case | forward, s | gradient | steps taken | jax.grad | peak memory | by plan |\n|---|---|---|---|---|---|---|"
+    )
     for case in cases or list(CASES):
         arguments = [case, *map(str, (cells, steps, states, rounds)), *(["jax"] if with_jax else [])]
         found = json.loads(output_of([sys.executable, __file__, "row", *arguments]).splitlines()[-1])
@@ -127,7 +188,9 @@ def main(cells: int, steps: int, states: int, rounds: int, with_jax: bool, cases
         ratio = statistics.median(b / a for a, b in found["times"])
         jax = "" if math.isnan(found["jax"]) else f"{found['jax'] / forward:.0f} x"
         sizes = " | ".join(f"{found[key] / 1e6:.0f} MB" for key in ("peak", "plan"))
-        print(f"| {SAID[case]} | {forward:.2f} | {ratio:.2f} x | {found['taken']:.2f} x | {jax} | {sizes} |", flush=True)
+        print(
+            f"| {SAID[case]} | {forward:.2f} | {ratio:.2f} x | {found['taken']:.2f} x | {jax} | {sizes} |", flush=True
+        )
 
 
 if __name__ == "__main__":

@@ -24,6 +24,13 @@ def sweep_of(
     return Sweep(forward, adjoint, backward, {})
 
 
+def several_at_once(sweep: Sweep, steps: int, communicator: Communicator | None = None, devices: int = 1) -> Sweep:
+    """The same sweep, which reverses ``steps`` steps together."""
+    problem = sweep.adjoint.reversing(sweep.forward.plan.topology, steps)
+    several = simulation_of(problem, communicator, devices, sweep.forward.kernel)
+    return replace(sweep, several=several, at_once=steps)
+
+
 def objective(sweep: Sweep, fields: Mapping[str, Any], numbers: Mapping[str, float]) -> float:
     """The objective of a run from these blocks, with other numbers as parameters."""
     problem = sweep.forward.problem

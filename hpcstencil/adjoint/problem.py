@@ -83,8 +83,9 @@ class Adjoint:
     fields SEED; under START, what gradient.p gains from the initial expressions; under PRODUCTS, if it is verified, the terms
     of λ·(∂f/∂u v) and (transposed field)·v, with v in the fields tangent.u.
 
-    ``forward`` is the problem itself. ``reductions`` are the reductions of the objective, and ``slopes`` its derivatives with respect to each of them, as trees
-    of all. ``direct`` are the derivatives of the objective with respect to parameters that stand outside reductions, by name.
+    ``forward`` is the problem itself. ``reductions`` are the reductions of the objective, and ``slopes`` its derivatives with
+    respect to each of them, as trees of all. ``direct`` are the derivatives of the objective with respect to parameters that
+    stand outside reductions, by name.
     """
 
     unknowns: tuple[Unknown, ...]

@@ -14,6 +14,7 @@ between them need not be stored, and the halos are exchanged once.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -56,7 +57,10 @@ def reversed_steps(method: Method, groups: tuple[int, ...], steps: int, with_sta
     making.cotangents = dict.fromkeys(groups, len(making.stages))
     for k in reversed(range(steps)):
         making.backwards(k, starts[k])
-    return Method(tuple(making.stages), order=1, times=tuple(making.nodes))
+    # Slopes that several stages of a step use are rounded before they are added; so they are here, for the same bits.
+    uses = Counter(j for stage in method.stages for j, _ in stage.slopes)
+    shared = {start[j] for start in starts for j in uses if uses[j] > 1} if with_states else set()
+    return Method(tuple(making.stages), order=1, times=tuple(making.nodes), rounded=frozenset(shared))
 
 
 @dataclass

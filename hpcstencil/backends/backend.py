@@ -45,8 +45,8 @@ Advance = Callable[["Fields", "Parameters", "StepRange"], "Fields"]
 # keep its fields. ``room`` are fields that nobody needs any more: the results may take their memory. It may be empty.
 Attempt = Callable[["Fields", "Parameters", "StepRange", "Fields"], "tuple[Fields, np.ndarray]"]
 
-# (fields, room, parameters, range of steps) -> fields after these steps. Those that the steps do not change are overwritten. The
-# others are kept; ``room`` is memory for their results, by name, or empty.
+# (fields, room, parameters, range of steps) -> fields after these steps. Those that the steps do not change are overwritten.
+# The others are kept; ``room`` is memory for their results, by name, or empty.
 Into = Callable[["Fields", "Fields", "Parameters", "StepRange"], "Fields"]
 
 # (fields, parameters, t) -> one array per tree with its value in every cell, laid out like a field. Collective.

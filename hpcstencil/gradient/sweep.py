@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -21,11 +21,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from hpcstencil.adjoint.checkpointing import Advance, Reverse, actions
+from hpcstencil.adjoint.plan import groups_of, ranges
 from hpcstencil.adjoint.problem import END, OBJECTIVE, SEED, START, Adjoint
 from hpcstencil.backends.backend import Reductions
 from hpcstencil.distributed.device_grid import Body
 from hpcstencil.distributed.halo import Fields
-from hpcstencil.numerics.schedule import Clock, Schedule, StepRange
+from hpcstencil.numerics.schedule import Schedule, StepRange
 from hpcstencil.simulation.diagnostics import Diagnostics
 from hpcstencil.simulation.simulation import Simulation
 from hpcstencil.symbolic import numpy_evaluate
@@ -77,7 +78,7 @@ class Sweep:
     @cached_property
     def groups(self) -> list[StepRange]:
         """The steps of the run in groups, each of which is reversed together."""
-        return [*groups_of(self.ranges(0, self.steps), self.adjoint, self.at_once)]
+        return [*groups_of(self.schedule, self.adjoint, self.at_once)]
 
     @cached_property
     def changing(self) -> tuple[str, ...]:
@@ -111,8 +112,9 @@ class Sweep:
         plan = actions(len(self.groups), states) if self.adjoint.needs_states else without_states(len(self.groups))
         for action in plan:
             if isinstance(action, Advance):
-                begin = {**free.copied(stored[action.first]), **constant}
-                found = self.taken(begin, starts[action.first], starts[action.last])
+                found = self.kept_and_taken(
+                    stored[action.first], constant, starts[action.first], starts[action.last], free
+                )
                 constant = {name: found[name] for name in constant}
                 after = {name: found[name] for name in self.changing}
                 if action.last < len(self.groups):
@@ -131,11 +133,7 @@ class Sweep:
 
     def ranges(self, first: int, last: int) -> Iterator[StepRange]:
         """Yield the steps from number ``first`` to ``last``, in ranges of equal size."""
-        clock = Clock(first, self.schedule.time_of(first))
-        while clock.step < last:
-            leap = self.schedule.leap(clock, 0.0, last - clock.step)
-            yield leap.steps
-            clock = leap.after
+        yield from ranges(self.schedule, first, last)
 
     def advanced(self, fields: Fields, first: int, last: int) -> Fields:
         """Return the fields after the steps from ``first`` to ``last``. The given fields are kept."""
@@ -146,6 +144,15 @@ class Sweep:
         for steps in self.ranges(first, last):
             fields = jax.block_until_ready(self.forward.advance(fields, steps))
         return fields
+
+    def kept_and_taken(self, state: Fields, constant: Fields, first: int, last: int, free: Spare) -> Fields:
+        """Return the fields after the steps from ``first`` to ``last``. ``state``, the changing fields before them, is kept."""
+        into = self.forward.steps.into
+        if into is None or first == last:
+            return self.taken({**free.copied(state), **constant}, first, last)
+        steps = next(self.ranges(first, last))
+        fields = into({**state, **constant}, free.taken(state), self.forward.problem.parameters, steps)
+        return self.taken(jax.block_until_ready(fields), first + steps.count, last)
 
     def reversed(self, fields: Fields, cotangents: Fields, group: StepRange, free: Spare) -> Fields:
         """Return the fields of `Adjoint.reversing` before a group of steps.
@@ -250,21 +257,6 @@ class Spare:
         """Return copies of the fields, in memory that nobody needs any more if there is any."""
         room = self.taken(fields)
         return _copied_into(room, fields) if room and not self.several else self.copies(fields)
-
-
-def groups_of(ranges: Iterable[StepRange], adjoint: Adjoint, at_once: int) -> Iterator[StepRange]:
-    """Yield the steps of a run in groups: ``at_once`` steps, or one where fewer are left of equal size.
-
-    If neither states nor times are needed, all steps of equal size are a group.
-    """
-    for steps in ranges:
-        done = 0
-        while done < steps.count:
-            left = steps.count - done
-            size = at_once if adjoint.needs_states else 1 if adjoint.follows_time else left
-            count = size if size <= left else 1
-            yield steps.part(done, count)
-            done += count
 
 
 def without_states(groups: int) -> Iterator[Advance | Reverse]:

@@ -133,7 +133,9 @@ def _difference(sweep: Sweep) -> float:
     terms = problem.derived[PRODUCTS]
     expected = _sum(sweep, terms["tangent"], given)
     size = _sum(sweep, Pointwise("abs", (terms["tangent"],)), given)
-    found = backward.steps.slopes()({name: given[name] for name in problem.fields}, problem.parameters, 0.0)
+    zeros = {name: 0 * state[fields[0]] for name in problem.fields if name.startswith(GRADIENT)}
+    rated = {name: array for name, array in {**given, **zeros}.items() if name in problem.fields}
+    found = backward.steps.slopes()(rated, problem.parameters, 0.0)
     products = {TRANSPOSED + name: found[ADJOINT + name] for name in fields}
     products |= {name: array for name, array in given.items() if name.startswith(TANGENT)}
     return abs(_sum(sweep, terms["adjoint"], products) - expected) / (size or 1.0)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hpcstencil.adjoint.plan import plan_of
+from hpcstencil.adjoint.plan import plan_of, steps_at_once
 from hpcstencil.adjoint.problem import adjoint_of
 from hpcstencil.config.paths import stream_paths
 from hpcstencil.config.provenance import to_toml
@@ -64,7 +64,7 @@ def report(prepared: Prepared) -> str:
         f"kernel                {prepared.choice.why}",
         f"time step             {_time_step(problem)}",
         f"steps                 {_steps(problem)}",
-        *_gradient(problem, topology),
+        *_gradient(problem, topology, prepared.choice.kernel),
         f"predicted time        {_predicted(problem, topology.size)}",
         f"output                {_output(problem, itemsize)}",
         *_streams(problem, itemsize),
@@ -87,17 +87,18 @@ def _without_long_lists(config: Config) -> Config:
     return replace(config, equation=replace(config.equation, stencils=kept), probes=probes)
 
 
-def _gradient(problem: Problem, topology: Topology) -> list[str]:
+def _gradient(problem: Problem, topology: Topology, kernel: str) -> list[str]:
     """Return a line with the plan of the reverse sweep, if the input asks for a gradient.
 
     Raises InputError for what has no gradient yet.
     """
     if not problem.config.gradient.of:
         return []
-    adjoint_of(problem, problem.initial)
-    plan = plan_of(problem, topology)
-    stored = f"{plan.states} stored states of {human(plan.bytes_per_state)} per process"
-    return [f"gradient              {stored}, {plan.taken} steps taken to reverse {plan.steps}"]
+    adjoint = adjoint_of(problem, problem.initial)
+    plan = plan_of(adjoint, topology, steps_at_once(adjoint, topology, kernel))
+    stored = f"{plan.states} stored states of {human(plan.bytes_per_state)}" if plan.states else "no stored states"
+    memory = f"{stored}, about {human(plan.bytes)} in all per process"
+    return [f"gradient              {memory}, {plan.taken} steps taken to reverse {plan.steps}"]
 
 
 def _stencils(config: Config) -> list[str]:

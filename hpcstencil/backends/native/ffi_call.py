@@ -117,7 +117,8 @@ class Native:
         For use inside compiled code. ``fields`` are the device's own cells, without ghost cells, of shape `Frame.cells` in
         the run's dtype. ``strips`` are the received ghost cells, ``widths`` cells wide per axis; unless the program
         exchanges edges itself, they limit the number of steps. With ``in_place``, the results overwrite the input fields. With
-        ``room`` for those that change, by field, only constant fields stay where they are, and the others take that memory.
+        ``room`` for those that change, by field, only constant fields stay where they are, and the others take that memory, or
+        new memory if it is empty.
         The program must not estimate errors; see `attempt`.
         """
         names, aliases = self.program.fields, None
@@ -125,10 +126,11 @@ class Native:
         if in_place:
             aliases = {n: n for n in range(len(names))}
         elif room is not None:
+            kept = self.program.kept
             spare = [room[name] for name in names if name in room]
-            changed = (n for n, name in enumerate(names) if name in room)
-            aliases = {n: n for n, name in enumerate(names) if name not in room}
-            aliases |= {len(names) + n: target for n, target in enumerate(changed)}
+            aliases = {n: n for n, name in enumerate(names) if name in kept}
+            changed = [n for n, name in enumerate(names) if name not in kept]
+            aliases |= {len(names) + n: changed[n] for n in range(len(spare))}
         results = self._called(given, len(given), strips, widths, frame, parameters, these, aliases, spare=spare)
         return dict(zip(names, results, strict=True))
 

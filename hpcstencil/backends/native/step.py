@@ -291,7 +291,8 @@ class Planner:
             slopes[new] = kept
         for name, array in kept.items():
             outputs[array] = value_of(trees[name])
-        self.add(outputs, held, node, {trees[name] for name in kept})
+        rounded = moving if new in problem.method.rounded else []
+        self.add(outputs, held, node, {trees[name] for name in (*kept, *rounded)})
 
     def later_users(self, number: int | None, first: int) -> set[str]:
         """Return the fields that stages from number ``first``, counted from 0, move by the slopes at stage value ``number``.

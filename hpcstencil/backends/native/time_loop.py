@@ -86,15 +86,13 @@ def into_room(native: Native, device_grid: DeviceGrid, widths: tuple[int, ...]) 
         frame = device_grid.frame(places)
         after = native.steps({**constant, **fields}, {}, widths, frame, parameters, these, False, room)
         # JAX gives the results the memory of ``constant`` and ``room`` in this order.
-        return among(after, constant), among(after, room)
+        return among(after, constant), among(after, fields)
 
     compiled = device_grid.compiled(body, 2, donated=(0, 1))
-    make_room = device_grid.compiled(lambda fields: jax.tree.map(jnp.empty_like, fields), 0)
 
     def into(fields: Fields, room: Fields, parameters: Parameters, these: StepRange) -> Fields:
         constant = among(fields, kept)
         changing = {name: array for name, array in fields.items() if name not in constant}
-        room = room or make_room(changing)
         same, after = compiled(constant, room, changing, device_grid.places, parameters, these)
         return {**same, **after}
 
