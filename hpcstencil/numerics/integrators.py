@@ -45,8 +45,8 @@ class Method:
     empty if the method has no estimate. The estimate is O(dt^(error_order + 1)). ``limits`` are the stability limits of
     partitioned and multistep methods, for which `stability_limits` cannot compute them. ``damping`` holds, for a method that
     takes linear damping - r u implicitly, the weight w of each of the two groups: the slope of a field is f / (1 + w dt r).
-    ``times`` are the nodes of a method whose stages do not determine them, and ``rounded`` the numbers j of slopes that are computed
-    before a stage adds their terms, as those are that several stages use (`adjoint.stages`).
+    ``times`` are the nodes of a method whose stages do not determine them, and ``rounded`` the numbers j of slopes that are
+    computed before a stage adds their terms, as those are that several stages use (`adjoint.stages`).
     """
 
     stages: tuple[Stage, ...]
