@@ -1,10 +1,11 @@
 """Measure kernels on one GPU: T_eff relative to the copy bandwidth, for `pallas`, `shift`, `conv`, and hand-written CUDA.
 
-  .venv/bin/python benchmarks/gpu.py [--tune] [--interpret]
+  .venv/bin/python benchmarks/gpu.py [--strips] [--tune] [--interpret]
 
 The problems are 3-D heat on 512^3 and 2-D Gray-Scott on 8192^2 cells, with euler in float32 and float64. Each kernel's result
-is compared with that of `shift` before it is timed. The CUDA stencils need CuPy (`pip install cupy-cuda12x`). --tune times 3-D
-heat with other tile sizes. --interpret runs tiny problems on a CPU, only to test the script.
+is compared with that of `shift` before it is timed. The CUDA stencils need CuPy (`pip install cupy-cuda12x`). --strips times
+3-D heat on a block that exchanges strips with itself along some axes, as a block among others does with its neighbours, but
+without messages. --tune times 3-D heat with other tile sizes. --interpret runs tiny problems on a CPU, only to test the script.
 """
 
 from __future__ import annotations
@@ -144,6 +145,45 @@ def line(tables: dict[str, Any], shape: tuple[int, ...], precision: str, kernel:
     return f"{tables['equation']['name']:<12}{'x'.join(map(str, shape)):<14}{precision:<9}{kernel:<8}{'  '.join(told)}"
 
 
+def strips(n: int, precision: str, device: Any) -> Iterator[str]:
+    """Time 3-D heat with strips along some axes against the same without, in turns, and compare the bits."""
+    from dataclasses import replace
+
+    import numpy as np
+
+    from hpcstencil.benchmark.timing import in_place, slowest, timings
+    from hpcstencil.numerics.schedule import StepRange
+    from hpcstencil.runtime.communicator import OneProcess
+    from hpcstencil.simulation.compose import compose
+    from hpcstencil.simulation.prepared import Choice, prepared_with
+
+    for axes in ("x", "y", "z", "xyz"):
+        walls = {axis: {"neumann": 0.0} for axis in "xyz" if axis not in axes}
+        prepared = prepared_with(
+            case_of({**HEAT, "boundary": walls}, (n,) * 3, precision, "pallas").decomposed,
+            Choice("pallas"),
+            OneProcess(),
+            1,
+        )
+        wrapping = replace(prepared, lowered=replace(prepared.lowered, halo_wraps=True))
+        actions, found = [], []
+        for one in (prepared, wrapping):
+            simulation = compose(one, OneProcess(), (device,))
+            fields = simulation.advance(simulation.initial_fields(), StepRange(0.0, 0, 1.0, STEPS_COMPARED))
+            found.append(simulation.get(fields, ("u",))["u"])
+
+            def run(fields: Any, rounds: int, simulation: Any = simulation) -> Any:
+                return simulation.advance(fields, StepRange(0.0, 0, 1.0, 8 * rounds))
+
+            actions.append(in_place(run, [fields]))
+        alone, beside = (slowest(times) / 8 for times in timings(actions, OneProcess()))
+        same = "same bits" if np.array_equal(*found) else "OTHER BITS"
+        yield (
+            f"strips along {axes:<4}{precision:<9}{1e6 * beside:9.1f} us a step, {1e6 * alone:9.1f} without, "
+            f"ratio {beside / alone:.3f}, {same}"
+        )
+
+
 def tune(n: int, device: Any) -> Iterator[str]:
     """Time 3-D heat in float32 with several tile sizes, and numbers of threads with 4, 8 or 16 cells per thread."""
     from math import prod
@@ -162,6 +202,7 @@ def tune(n: int, device: Any) -> Iterator[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Kernels on one GPU against its copy bandwidth.")
+    parser.add_argument("--strips", action="store_true", help="time the exchange of strips, without messages")
     parser.add_argument("--tune", action="store_true", help="time other sizes of tiles")
     parser.add_argument("--interpret", action="store_true", help="tiny problems on a processor, to try this script")
     options = parser.parse_args()
@@ -188,6 +229,10 @@ def main() -> None:
                 print(by_hand(tables, shape[0], precision, bandwidth), flush=True)
             except ImportError:
                 print(line(tables, shape, precision, "CUDA", "not measured: CuPy is not installed"), flush=True)
+    if options.strips:
+        for precision in ("float32", "float64"):
+            for row in strips(n, precision, device):
+                print(row, flush=True)
     if options.tune:
         for row in tune(n, device):
             print(row, flush=True)

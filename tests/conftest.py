@@ -11,9 +11,12 @@ import time
 import hypothesis
 import pytest
 
-from hpcstencil.runtime.devices import bind_devices
+from hpcstencil.runtime.devices import bind_devices, gpus
 
-bind_devices(2)  # before any test imports jax: two host devices, XLA as `hpcstencil run` sets it up
+# Before any test imports jax: two devices of the processor, and XLA as `hpcstencil run` sets it up. With JAX_PLATFORMS=cuda the
+# tests run on a GPU instead (docs/design/gpu.md).
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+bind_devices(1 if gpus() else 2)
 
 hypothesis.settings.register_profile("any machine", deadline=None)  # no test depends on the clock
 hypothesis.settings.load_profile("any machine")

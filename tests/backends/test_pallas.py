@@ -2,6 +2,7 @@
 
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -100,6 +101,27 @@ def test_the_numbers_of_shift(name, small_tiles):
         assert np.isfinite(values).all()
         largest = max(np.abs(values).max(), 1e-6)
         assert np.abs(found[field] - values).max() <= ROUNDINGS * np.finfo(values.dtype).eps * largest, field
+
+
+OWN = {  # those with a periodic axis that is at least as wide as a stencil reaches; the value: also in CI
+    "1d, an estimate of the error that nobody asks for": True, "2d, functions": True, "2d, few arrays": False,
+    "2d, inner results": False, "2d, solid cells": True, "3d, two fields": True, "3d, faces": False,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if often else pytest.mark.long) for name, often in OWN.items()]
+)
+def test_strips_of_its_own_give_the_same_bits(name, small_tiles):
+    """A periodic block that exchanges strips with itself reads the same values as without strips. One GPU can test this."""
+    problem = problem_of(**CASES[name])
+    prepared = prepared_with(Decomposed.of(problem, 1, 1), Choice("pallas"), OneProcess(), 0)
+    wrapping = replace(prepared, lowered=replace(prepared.lowered, halo_wraps=True))
+    alone, exchanging = (compose(one, OneProcess(), jax.local_devices()[:1]) for one in (prepared, wrapping))
+    assert exchanging.device_grid.sides != alone.device_grid.sides
+    found, expected = (stepped(problem, simulation, 3, 1e-6) for simulation in (exchanging, alone))
+    for field, values in expected.items():
+        np.testing.assert_array_equal(found[field], values, err_msg=field)
 
 
 def on_devices(problem, devices, every):
