@@ -88,7 +88,7 @@ CASES = {
 @pytest.fixture
 def small_tiles(monkeypatch):
     """Tiles so small that some lie inside, some at the edge and some over it."""
-    monkeypatch.setattr(launch, "TILES", {1: (8,), 2: (4, 4), 3: (4, 4, 2)})
+    monkeypatch.setattr(launch, "TILES", dict.fromkeys((4, 8), {1: (8,), 2: (4, 4), 3: (4, 4, 2)}))
     monkeypatch.setattr(launch, "SECTOR", 1)
     monkeypatch.setattr(tiles, "ROW", 16)
 
@@ -315,7 +315,7 @@ def heat(**given):
 
 
 def test_what_triton_does_not_know_is_found_out(monkeypatch):
-    monkeypatch.setattr(launch, "TILES", {2: (3, 64)})
+    monkeypatch.setattr(launch, "TILES", dict.fromkeys((4, 8), {2: (3, 64)}))
     with pytest.raises(Exception, match="power of 2"):
         lowered(heat())
     monkeypatch.undo()
