@@ -21,11 +21,13 @@ from typing import Any
 import numpy as np
 
 from hpcstencil.backends.pallas import launch
+from hpcstencil.backends.pallas.cost_model import Links, Work, parts
 from hpcstencil.benchmark.report import result
 from hpcstencil.benchmark.timing import copy_bandwidth, in_place, slowest, timings
 from hpcstencil.config.reader import from_mapping
 from hpcstencil.numerics.schedule import StepRange
 from hpcstencil.problem.build import build
+from hpcstencil.problem.decomposition import Plan
 from hpcstencil.runtime.communicator import OneProcess
 from hpcstencil.runtime.devices import bind_devices, gpus, start_jax
 from hpcstencil.simulation.compose import compose
@@ -149,17 +151,25 @@ def line(tables: dict[str, Any], shape: tuple[int, ...], precision: str, kernel:
     return f"{tables['equation']['name']:<12}{'x'.join(map(str, shape)):<14}{precision:<9}{kernel:<9}{'  '.join(told)}"
 
 
-def strips(n: int, precision: str, device: Any) -> Iterator[str]:
+def strips(n: int, axes: str, precision: str, device: Any) -> str:
     """Time 3-D heat with strips along some axes against the same without, in turns, and compare the bits."""
-    for axes in ("x", "y", "z", "xyz"):
-        walls = {axis: {"neumann": 0.0} for axis in "xyz" if axis not in axes}
-        decomposed = problem_of({**HEAT, "boundary": walls}, (n,) * 3, precision)
-        simulations = [simulation_of(decomposed, "pallas", device, strips) for strips in (False, True)]
-        fields, found = zip(*(begun(simulation) for simulation in simulations), strict=True)
-        without, beside = microseconds(simulations, fields)
-        same = "same bits" if np.array_equal(found[0]["u"], found[1]["u"]) else "OTHER BITS"
-        times = f"{beside:9.1f} us a step, {without:9.1f} without, ratio {beside / without:.3f}"
-        yield f"strips along {axes:<4}{n}^3 {precision:<9}{times}, {same}"
+    walls = {axis: {"neumann": 0.0} for axis in "xyz" if axis not in axes}
+    decomposed = problem_of({**HEAT, "boundary": walls}, (n,) * 3, precision)
+    simulations = [simulation_of(decomposed, "pallas", device, strips) for strips in (False, True)]
+    fields, found = zip(*(begun(simulation) for simulation in simulations), strict=True)
+    without, beside = microseconds(simulations, fields)
+    same = "same bits" if np.array_equal(found[0]["u"], found[1]["u"]) else "OTHER BITS"
+    times = f"{beside:9.1f} us a step ({predicted(n, axes, precision):.1f} predicted), {without:9.1f} without"
+    return f"strips along {axes:<4}{n}^3 {precision:<9}{times}, ratio {beside / without:.3f}, {same}"
+
+
+def predicted(n: int, axes: str, precision: str) -> float:
+    """Return the microseconds of a step by the model of docs/scaling.md, if messages take no time."""
+    cut = tuple(2 if axis in axes else 1 for axis in "xyz")
+    decomposed = problem_of(HEAT, tuple(n * parts for parts in cut), precision)
+    topology = replace(decomposed.topology, processes=cut)
+    plan = Plan.of(decomposed.problem, topology, 1)
+    return 1e6 * sum(parts(plan, Work.of(decomposed.problem, None), Links(0.0, float("inf"), collective=True)).values())
 
 
 def tune(tables: dict[str, Any], shape: tuple[int, ...], precision: str, device: Any) -> Iterator[str]:
@@ -202,9 +212,9 @@ def main() -> None:
         except ImportError:
             print(line(tables, shape, precision, "CUDA", "not measured: CuPy is not installed"), flush=True)
     if options.strips:
-        for precision in ("float32", "float64"):
-            for row in strips(n, precision, device):
-                print(row, flush=True)
+        large = [(n, axes, precision) for precision in ("float32", "float64") for axes in ("x", "y", "z", "xyz")]
+        for case in (*large, (n * 3 // 16, "xyz", "float32"), (n // 8, "xyz", "float32")):
+            print(strips(*case, device), flush=True)
     if options.tune:
         for tables, shape, precision in cases:
             for row in tune(tables, shape, precision, device):

@@ -21,6 +21,7 @@ from jax.typing import ArrayLike
 
 from hpcstencil.backends.pallas import tiles
 from hpcstencil.backends.pallas.cells import Cells
+from hpcstencil.backends.pallas.cost_model import SECTOR
 from hpcstencil.backends.pallas.strips import Beside
 from hpcstencil.backends.pallas.tiles import Box, Row, Tile, Windows, around, cells_in
 from hpcstencil.backends.xla.evaluate import Rules
@@ -35,7 +36,6 @@ Body = Callable[[Any, See], Any]
 TILES = {4: {1: (2048,), 2: (16, 128), 3: (4, 8, 64)}, 8: {1: (1024,), 2: (4, 256), 3: (2, 8, 64)}}
 WARPS = {4: 8, 8: 4}
 LARGE = 64  # trees with this many nodes in total get tiles of half the size, so that their values fit the registers
-SECTOR = 8  # cells along the last axis at whose multiples boxes begin: 32 bytes of float32, which memory moves at once
 
 
 @dataclass(frozen=True)
