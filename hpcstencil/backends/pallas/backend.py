@@ -102,7 +102,9 @@ class LoweredToPallas:
         code, on_gpu = array_code(self.problem, plan, device_grid, communicator), device_grid.devices.on_gpu
         made = kernels(self.problem, code.rules, interpret=not on_gpu)
         return Steps(
-            advance=advance(made, device_grid, plan.every, together=steps_per_round(made.method.evaluations) if on_gpu else 1),
+            advance=advance(
+                made, device_grid, plan.every, together=steps_per_round(made.method.evaluations) if on_gpu else 1
+            ),
             attempt=code.attempt,
             slopes=code.slopes,
             reductions=code.reductions,
