@@ -62,7 +62,12 @@ def started(hosts, folder, *arguments):
     return run
 
 
-@pytest.mark.parametrize("link", [{}, {"delay": 2e-3, "loss": 0.01}, {"rate": 1e8}], ids=str)
+@pytest.mark.parametrize(
+    "link",
+    # The test of a link that is down compares with a run over a link without flaws.
+    [pytest.param({}, marks=pytest.mark.long), {"delay": 2e-3, "loss": 0.01}, {"rate": 1e8}],
+    ids=str,
+)
 def test_two_hosts_write_the_same_file_as_one_process(reference, folder, link):
     with TwoHosts(**link) as hosts:
         finished(hosts.mpirun(4, "sh", "-c", 'hostname >> names; exec "$@"', "sh", *HPCSTENCIL, folder=folder), folder)
