@@ -348,7 +348,7 @@ all_tests() {
   say "The test matrix"
   if cmake -B build -DPython3_EXECUTABLE="$PWD/.venv/bin/python" -DMPI_C_COMPILER="$mpicc" \
     -DMPIEXEC_EXECUTABLE="$PWD/.venv/bin/mpirun"; then
-    ctest --test-dir build -j 3 --verbose | tee build/ctest.log || failed+=(ctest)
+    ctest --test-dir build -j 4 --verbose | tee build/ctest.log || failed+=(ctest)
     skipped=$(not_run build/ctest.log)
     [[ -z $skipped ]] || say "These groups of tests were NOT RUN on this machine, so they prove nothing:
 $skipped"

@@ -11,9 +11,12 @@ import time
 import hypothesis
 import pytest
 
-from hpcstencil.runtime.devices import bind_devices
+from hpcstencil.runtime.devices import bind_devices, gpus
 
-bind_devices(2)  # before any test imports jax: two host devices, XLA as `hpcstencil run` sets it up
+# Before any test imports jax: two devices of the processor, and XLA as `hpcstencil run` sets it up. With JAX_PLATFORMS=cuda the
+# tests run on a GPU instead (docs/design/gpu.md).
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+bind_devices(1 if gpus() else 2)
 
 hypothesis.settings.register_profile("any machine", deadline=None)  # no test depends on the clock
 hypothesis.settings.load_profile("any machine")
@@ -50,12 +53,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Most of the time of the tests is LLVM's. Only bits on several devices and processes depend on how well it optimizes: the
-    tests that compare them are marked `optimized`. `long` ones have steps enough to be worth it."""
-    if (jax := sys.modules.get("jax")) is None:
-        return
+    """Most of the time of the tests is LLVM's and g++'s. Only bits on several devices and processes depend on how well LLVM
+    optimizes: the tests that compare them are marked `optimized`. `long` ones have steps enough to be worth it. g++ optimizes
+    as in a run in tests on several processes and in those of native code itself. `-O1` gives the others the same bits, in two
+    thirds of the time.
+    """
     compiled_as_in_a_run = any(item.get_closest_marker(name) for name in ("long", "optimized"))
-    jax.config.update("jax_disable_most_optimizations", not compiled_as_in_a_run)
+    if (jax := sys.modules.get("jax")) is not None:
+        jax.config.update("jax_disable_most_optimizations", not compiled_as_in_a_run)
+    if (compiler := sys.modules.get("hpcstencil.backends.native.compiler")) is not None:
+        of_native_code = item.get_closest_marker("mpi") or item.path.name.startswith("test_native")
+        level = "-O2" if compiled_as_in_a_run or of_native_code else "-O1"
+        flags = tuple(level if flag in ("-O1", "-O2") else flag for flag in compiler.FLAGS)
+        if flags != compiler.FLAGS:
+            compiler.FLAGS = flags
+            compiler.identity.cache_clear(), compiler.begun.cache_clear()  # what was compiled otherwise is not taken
 
 
 @pytest.hookimpl(wrapper=True)

@@ -311,8 +311,6 @@ def refuse_unavailable(problem: Problem) -> None:
         raise InputError("gradient.storage: storage = 'disk' is not available yet; remove it")
     if problem.members:
         raise InputError("ensemble: gradients are not available yet for ensembles; remove the table")
-    if problem.mask is not None:
-        raise InputError("mask: gradients are not available yet with solid cells; remove the table")
     if config.time.dt is None:
         raise InputError(
             f"time.{config.time.given}: gradients are not available yet with steps that are not given; write time.dt"

@@ -141,9 +141,27 @@ def test_the_adjoint_is_the_transpose(rhs, shape, boundary, order):
     assert not wrong
 
 
+BESIDE_SOLID = {name: EVERYWHERE[name] for name in "abcd"} | CONSERVATIVE
+SOLID = [
+    ("no-flux", MIXED, BESIDE_SOLID, None),
+    ("value", {"x": "periodic", "y": {"dirichlet": 0.3}}, BESIDE_SOLID, {"value": "0.3*x"}),
+    ("faces", PERIODIC, SHIFTED, None),
+]
+
+
+@pytest.mark.parametrize("boundary, rhs, surface", [
+    pytest.param(*row[1:], id=row[0], marks=pytest.mark.long if row[0] == "value" else ()) for row in SOLID
+])  # fmt: skip
+def test_the_adjoint_beside_solid_cells(boundary, rhs, surface):
+    mask = {"solid": "(x - 0.4)**2 + (y - 0.3)**2 < 0.04", **({"surface": surface} if surface else {})}
+    problem = problem_of(**tables(rhs, (6, 5), boundary, 2), mask=mask)
+    wrong = {pair: value for pair, value in differences(problem).items() if not value <= BOUND}
+    assert not wrong
+
+
 @pytest.mark.parametrize("boundary", [PERIODIC, MIXED], ids=["periodic", "walls"])
 def test_the_adjoint_of_a_neighbour(boundary):
-    """Equations cannot name this operator, which problems with solid cells use; those have no gradient yet."""
+    """Equations cannot name this operator, which problems with solid cells use."""
     problem = problem_of(**tables({"a": "D*E*u", "b": "0"}, (3, 2), boundary, 2))
     u = Field("u")
     around = [Neighbour(u * u, 0, -1), Neighbour(u, 1, 1), Neighbour(Neighbour(u, 1, -1), 0, 1)]
@@ -174,7 +192,6 @@ REFUSED = [  # (right-hand side of u, boundary, other tables, words of the messa
     ("u", {}, {"objective": {}}, "objective: expected an expression"),
     ("u", {}, {"numerics": {"integrator": "ab2"}}, 'not available yet with "ab2"'),
     ("u", {}, {"numerics": {"integrator": "bs3"}, "time": {"end": 1.0, "tolerance": 1e-3}}, "steps that are not given"),
-    ("u", {}, {"mask": {"solid": "x < 1"}}, "not available yet with solid cells"),
     ("D*u", {}, {"ensemble": {"equation.D": [1.0, 2.0]}}, "not available yet for ensembles"),
     ("near(u)", {}, {"equation": {"stencils": {"near": {"weights": NEAR, "method": "fft"}}}}, 'with method = "fft"'),
 ]

@@ -114,8 +114,14 @@ def test_fourier_transforms_in_single_precision():
     np.testing.assert_allclose(after, convolved(w, u, ("periodic", "wall")), rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("integrator", ["rk4", "rkl2", "ab2"])
-@pytest.mark.parametrize("ends", [("periodic", "wall"), ("wall", "periodic")], ids=str)
+@pytest.mark.parametrize("integrator, ends", [
+    ("rk4", ("periodic", "wall")),
+    ("rkl2", ("wall", "periodic")),
+    ("ab2", ("periodic", "wall")),
+    *(pytest.param(integrator, ends, marks=pytest.mark.long) for integrator, ends in [
+        ("rk4", ("wall", "periodic")), ("rkl2", ("periodic", "wall")), ("ab2", ("wall", "periodic")),
+    ]),
+], ids=str)  # fmt: skip
 def test_fourier_transforms_on_uneven_blocks(integrator, ends):
     """Cells that no device owns, and those of a halo that is used up, would spread: 1/u is infinite where they are 0."""
     w, axes = np.abs(weights(5, 5)), dict(zip("xy", ends, strict=True))

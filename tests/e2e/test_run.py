@@ -77,7 +77,10 @@ def test_a_file_written_on_three_processes_is_the_same_and_opens_everywhere(refe
         assert len(list(root.iter("Time"))) == 7
 
 
-@pytest.mark.parametrize("processes, devices, more", [(4, 1, ()), (2, 2, ("--set", "output.method=serial"))])
+@pytest.mark.parametrize("processes, devices, more", [
+    pytest.param(4, 1, (), marks=pytest.mark.long),  # a run on thin blocks goes on so in test_kernel_of_a_run.py
+    (2, 2, ("--set", "output.method=serial")),
+])  # fmt: skip
 def test_resume_on_another_decomposition_continues_bitwise(reference, begun, folder, processes, devices, more):
     shutil.copytree(begun, folder, dirs_exist_ok=True)
     hpcstencil(processes, "run", "input.toml", "--resume", "--devices", devices, *more,

@@ -90,16 +90,16 @@ def test_the_step_on_paper_is_the_sum_of_its_parts():
     case, field = on_paper.CASES[0], 4 * 512**3 / on_paper.MEMORY
     one, many = (on_paper.predict(case, gpus, on_paper.shape_of(gpus, 512)) for gpus in (1, 64))
     assert [each.seconds["own cells"] for each in (one, many)] == pytest.approx([2 * field, 2 * field])
-    assert many.seconds["waiting for messages"] == 0  # hidden behind the interior
-    work = on_paper.Work.of(on_paper.problem_of(case, (2048,) * 3), None)
-    by_mpi = on_paper.parts(replace(many.plan, every=0), work, on_paper.DIRECT.between)
+    work, each_stage = on_paper.Work.of(on_paper.problem_of(case, (2048,) * 3), None), replace(many.plan, every=0)
+    hidden, by_mpi = (on_paper.parts(each_stage, work, way.between) for way in (on_paper.COLLECTIVES, on_paper.DIRECT))
+    assert hidden["waiting for messages"] == 0  # behind the interior
     messages = 6 * on_paper.DIRECT.between.latency + 2 * 6 * 4 * 512**2 / on_paper.NETWORK
     assert by_mpi["waiting for messages"] == pytest.approx(messages)
     ways = [on_paper.predict(case, 64, on_paper.shape_of(64, 512), way).step for way in on_paper.WAYS]
     assert one.step < ways[0] < ways[1] < ways[2]
 
 
-def test_a_kernel_takes_its_least_time():
+def test_each_launch_takes_time():
     found = on_paper.predict(on_paper.CASES[1], 10_000, (1024,) * 3)
     computing = ("own cells", "cells computed twice", "edges in rows", "starting kernels")
     assert sum(found.seconds[what] for what in computing) >= 4 * on_paper.KERNEL

@@ -11,8 +11,13 @@ TEMPLATES = {  # what a cluster without GPUs, on a machine of few cores, must sa
 }
 
 
+USED_BY_OTHER_TESTS = ("cpu_nodes", "restart_chain")  # whose jobs finish in test_interruptions.py
+
+
 @pytest.mark.slurm
-@pytest.mark.parametrize("template", TEMPLATES)
+@pytest.mark.parametrize("template", [
+    pytest.param(template, marks=pytest.mark.long if template in USED_BY_OTHER_TESTS else ()) for template in TEMPLATES
+])  # fmt: skip
 def test_a_template_runs_as_it_stands(cluster, submission, template):
     script = f"jobs/{template}.sbatch"
     job = cluster.submit(*TEMPLATES[template], script, "input.toml", folder=submission.folder)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hpcstencil.backends.backend import BY_FFT, Steps, Unsupported
-from hpcstencil.backends.pallas.cost_model import STEPS_PER_ROUND, steps_between_exchanges
+from hpcstencil.backends.pallas.cost_model import steps_between_exchanges, steps_per_round
 from hpcstencil.backends.xla.backend import cells_held
 from hpcstencil.numerics.finite_differences import UNROLLED, is_large
 from hpcstencil.numerics.topology import Topology
@@ -102,7 +102,9 @@ class LoweredToPallas:
         code, on_gpu = array_code(self.problem, plan, device_grid, communicator), device_grid.devices.on_gpu
         made = kernels(self.problem, code.rules, interpret=not on_gpu)
         return Steps(
-            advance=advance(made, device_grid, plan.every, together=STEPS_PER_ROUND if on_gpu else 1),
+            advance=advance(
+                made, device_grid, plan.every, together=steps_per_round(made.method.evaluations) if on_gpu else 1
+            ),
             attempt=code.attempt,
             slopes=code.slopes,
             reductions=code.reductions,

@@ -19,16 +19,21 @@ from hpcstencil.problem.problem import Problem
 from hpcstencil.symbolic.expressions import Node
 from hpcstencil.symbolic.stencil_reach import Discretization
 
-# Figures of an H100, published or estimated: the sources are in docs/scaling.md. A run on GPUs measures the time of a cell.
-MEMORY = 0.9 * 3.35e12  # bytes/s read plus written
-KERNEL = 3.8e-6  # least seconds of a kernel in a sequence
+# Figures of an H100, measured, published or estimated: docs/scaling.md says which. A run on GPUs measures the time of a cell.
+MEMORY = 2.8e12  # bytes/s read plus written by the kernels
+KERNEL = 1.2e-6  # seconds that a launch adds to the time of its cells
+ROUND = (
+    1.7e-5  # seconds from one round of the loop over steps to the next, in which the host learns whether there is one
+)
 SYNCHRONIZE = 7e-6  # seconds until the host knows that the GPU is done
 COLLECTIVE = 2e-5  # latency of a collective permute, in seconds
 MPI = 3e-6  # latency of an MPI message between GPUs, in seconds
 NVLINK, NETWORK = 2 * 450e9, 2 * 50e9  # bytes/s of a GPU, sent plus received: within a node, and between nodes
-STEPS_PER_ROUND = 8  # steps in each round of the loop on a GPU, see `time_loop.repeated`
-SECTOR_BYTES = 32  # memory moves at least this many bytes at once
-ROWS = 2.0  # time of a cell in a row, which shares fewer neighbours with others, in times of a cell in a box
+KERNELS_PER_ROUND = 32  # in each round of the loop, if a step has fewer; see `time_loop.repeated`
+LINE = 64  # bytes that are read from memory at once
+CUTTING = 1.7e12  # bytes/s read plus written by the kernel that cuts strips
+SECTOR = 8  # the interior begins at a multiple of this many cells along the last axis
+ROWS = 3.4  # time of a cell in a row, which shares fewer neighbours with others, in times of a cell in a box
 
 
 @dataclass(frozen=True)
@@ -124,15 +129,14 @@ def parts(plan: Plan, work: Work, links: Links) -> dict[str, float]:
         return math.prod(n + 2 * width * plan.radius[a] * (a in cut) for a, n in enumerate(cells))
 
     def depth(axis: int) -> int:
-        unit = SECTOR_BYTES // work.itemsize if axis == last else 1
+        unit = SECTOR if axis == last else 1
         return -(-plan.radius[axis] // unit) * unit
 
     evaluated = [region(plan.rounds - j) for j in range(1, plan.rounds + 1)]
     interior = math.prod(max(0, n - 2 * depth(a) * (a in cut)) for a, n in enumerate(cells))
     edges = ROWS * per_cell * (evaluated[0] - interior) if cut else 0.0
     boxes = per_cell * (interior if cut else evaluated[0])
-    launched = [seconds for seconds in (boxes, edges, *(per_cell * n for n in evaluated[1:])) if seconds]
-    launches = sum(max(0.0, KERNEL - seconds) for seconds in launched) + plan.rounds * work.inner * KERNEL
+    launches = (boxes > 0) + (edges > 0) + plan.rounds - 1 + plan.rounds * work.inner
 
     strips, cutting, waits = 0.0, 0.0, 0  # bytes sent plus received; seconds; latencies one after the other
     if cut:
@@ -141,24 +145,29 @@ def parts(plan: Plan, work: Work, links: Links) -> dict[str, float]:
         for axis in cut:
             h = plan.halo[axis]
             strip = 2 * h * math.prod(width) / width[axis] * work.fields * work.itemsize
-            read = max(1.0, SECTOR_BYTES / (h * work.itemsize)) if axis == last else 1.0
-            strips, cutting = strips + 2 * strip, cutting + strip * (read + 1) / MEMORY
+            read = max(1.0, LINE / (h * work.itemsize)) if axis == last else 1.0
+            strips, cutting = strips + 2 * strip, cutting + strip * (read + 1) / CUTTING
             width[axis] += 2 * h * corners
-        launches += max(0.0, (2 * len(cut) if corners else 1) * KERNEL - cutting)
+        launches += 2 * len(cut) if corners else 1
         waits = 2 * len(cut)
     exchange = waits * links.latency + strips / links.bytes_per_second
-    hidden = min(exchange, max(KERNEL, boxes) if boxes else 0.0) if links.collective else 0.0
+    hidden = min(exchange, KERNEL + boxes if boxes else 0.0) if links.collective else 0.0
     per_exchange = {
         "own cells": per_cell * own * plan.rounds,
         "cells computed twice": per_cell * sum(n - own for n in evaluated),
         "edges in rows": edges - per_cell * (evaluated[0] - interior) if cut else 0.0,
         "cutting strips": cutting,
-        "starting kernels": launches,
+        "starting kernels": KERNEL * launches,
         "waiting for messages": exchange - hidden,
     }
     per_step = {what: seconds * plan.exchanges_per_step for what, seconds in per_exchange.items()}
-    per_step["starting kernels"] += SYNCHRONIZE / STEPS_PER_ROUND
+    per_step["starting kernels"] += ROUND / steps_per_round(plan.stages)
     return per_step
+
+
+def steps_per_round(evaluations: int) -> int:
+    """Return the number of steps in each round of the loop on a GPU, for a step of several ``evaluations``."""
+    return max(1, KERNELS_PER_ROUND // evaluations)
 
 
 def steps_between_exchanges(problem: Problem, topology: Topology, least: int, costs: Costs) -> tuple[int, float | None]:
@@ -170,12 +179,9 @@ def steps_between_exchanges(problem: Problem, topology: Topology, least: int, co
     work, most = Work.of(problem, costs.seconds_per_work), most_steps(problem, topology)
     if problem.step_follows_solution:
         most = min(most, problem.config.time.dt_every)
-    first = 1 if not exchanges(problem, topology) else min(least, most)
+    counts = range(min(least, most), min(most, MOST_STEPS) + 1) if exchanges(problem, topology) else (1,)
     links = links_of(topology, costs)
-    seconds = {
-        every: sum(parts(Plan.of(problem, topology, every), work, links).values())
-        for every in range(first, max(first, min(most, MOST_STEPS)) + 1)
-    }
+    seconds = {every: sum(parts(Plan.of(problem, topology, every), work, links).values()) for every in counts}
     best = min(seconds, key=lambda every: (seconds[every], every))
     return best, None if costs.seconds_per_work is None else seconds[best]
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
@@ -20,6 +21,7 @@ from jax.typing import ArrayLike
 
 from hpcstencil.backends.pallas import tiles
 from hpcstencil.backends.pallas.cells import Cells
+from hpcstencil.backends.pallas.cost_model import SECTOR
 from hpcstencil.backends.pallas.strips import Beside
 from hpcstencil.backends.pallas.tiles import Box, Row, Tile, Windows, around, cells_in
 from hpcstencil.backends.xla.evaluate import Rules
@@ -29,9 +31,11 @@ from hpcstencil.symbolic.expressions import Node, walk
 # (arrays in memory, operands by the names of the arrays that hold them, time, step size) -> evaluator of trees
 See = Callable[[Mapping[str, Value], Mapping[str, Node], Any, Any], Cells]
 Body = Callable[[Any, See], Any]
-TILES = {1: (2048,), 2: (16, 128), 3: (4, 8, 64)}  # cells of a box per axis: powers of 2, as Triton requires
+# The cells of a box by bytes of a value and number of axes, powers of 2 as Triton requires, and the groups of 32 threads that
+# compute a box together: the fastest of `benchmarks/gpu.py --tune` on an H100.
+TILES = {4: {1: (2048,), 2: (16, 128), 3: (4, 8, 64)}, 8: {1: (1024,), 2: (4, 256), 3: (2, 8, 64)}}
+WARPS = {4: 8, 8: 4}
 LARGE = 64  # trees with this many nodes in total get tiles of half the size, so that their values fit the registers
-SECTOR = 8  # cells along the last axis at whose multiples boxes begin: 32 bytes of float32, which memory moves at once
 
 
 @dataclass(frozen=True)
@@ -112,22 +116,29 @@ class Launch:
         The kernel ignores the arrays ``after``. It gets them because XLA starts messages when their strips are made; so it
         starts them before this kernel.
         """
-        reach, sizes = self.rules.discretization.radius(trees), [stop - start for start, stop in region]
-        shape = box_shape(sizes, sum(1 for tree in trees for _ in walk(tree)))
-        counts = [pl.cdiv(size, n) for size, n in zip(sizes, shape, strict=True)]
-        ragged = tuple(size % n != 0 for size, n in zip(sizes, shape, strict=True))
+        reach, itemsize = self.rules.discretization.radius(trees), np.dtype(self.rules.dtype).itemsize
+        shape = box_shape(
+            [stop - start for start, stop in region], sum(1 for tree in trees for _ in walk(tree)), itemsize
+        )
+        first = [start for start, _ in region]
+        first[-1] -= max(0, first[-1]) % shape[-1]  # so that boxes begin where the memory's lines do
+        counts = [pl.cdiv(stop - start, n) for start, (_, stop), n in zip(first, region, shape, strict=True)]
+        ragged = tuple(
+            (begin < start, (stop - begin) % n != 0)
+            for begin, (start, stop), n in zip(first, region, shape, strict=True)
+        )
 
         def kernel(about: Any, given: Any, after: Any, made: Any) -> None:
             frame = self.seen_in_kernel(about)
             place = [pl.program_id(axis) for axis in reversed(range(len(shape)))]  # the last axis varies fastest
-            starts = (start + i * n for (start, _), i, n in zip(region, place, shape, strict=True))
+            starts = (start + i * n for start, i, n in zip(first, place, shape, strict=True))
             tile = Box(tuple(starts), shape, region, ragged)
             near = self.near_edge(tile, frame, reach)
             values = partial(self.values, body, about, frame, given, tile)
             results = values(False) if near is None else lax.cond(near, lambda: values(True), lambda: values(False))
             jax.tree.map(tile.store, made, results, is_leaf=is_value)
 
-        call = self.call(kernel, made, tuple(reversed(counts)))
+        call = self.call(kernel, made, tuple(reversed(counts)), WARPS[itemsize])
         return call(self.about, given, list(after))
 
     def in_rows(self, body: Body, given: Any, made: Any, boxes: Sequence[Windows]) -> Any:
@@ -147,17 +158,24 @@ class Launch:
         before = len(jax.tree.leaves((self.about, given)))
         same = {} if new else {before + i: i for i in range(len(so_far))}
         blank = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), made)
-        call = self.call(kernel, blank, (pl.cdiv(cells_in(boxes), count),), same)
+        call = self.call(kernel, blank, (pl.cdiv(cells_in(boxes), count),), tiles.WARPS, same)
         return call(self.about, given) if new else call(self.about, given, made)
 
-    def call(self, kernel: Callable[..., None], made: Any, grid: tuple[int, ...], same: Mapping[int, int] = {}) -> Any:
+    def call(
+        self,
+        kernel: Callable[..., None],
+        made: Any,
+        grid: tuple[int, ...],
+        warps: int,
+        same: Mapping[int, int] = {},
+    ) -> Any:
         """Return the launch of a kernel that fills arrays like ``made``; ``same`` are arguments that it fills in place."""
         return pl.pallas_call(
             kernel,
             out_shape=made,
             grid=grid,
             interpret=self.interpret,
-            compiler_params=triton.CompilerParams(num_warps=tiles.WARPS),
+            compiler_params=triton.CompilerParams(num_warps=warps),
             input_output_aliases=dict(same),
         )
 
@@ -216,8 +234,11 @@ def is_value(part: Any) -> bool:
     return isinstance(part, Value)
 
 
-def box_shape(sizes: Sequence[int], nodes: int) -> tuple[int, ...]:
-    """Return the shape of a box for a region of ``sizes`` cells per axis and trees of ``nodes`` nodes in total."""
-    first, *others = TILES[len(sizes)]
+def box_shape(sizes: Sequence[int], nodes: int, itemsize: int) -> tuple[int, ...]:
+    """Return the shape of a box for a region of ``sizes`` cells per axis and trees of ``nodes`` nodes in total.
+
+    A value takes ``itemsize`` bytes.
+    """
+    first, *others = TILES[itemsize][len(sizes)]
     most = (first // 2 if nodes >= LARGE else first, *others)
     return tuple(min(n, pl.next_power_of_2(size)) for n, size in zip(most, sizes, strict=True))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any, Protocol
 
 import jax
@@ -18,7 +19,7 @@ from hpcstencil.distributed.windows import Value, Window
 Offset = tuple[int, ...]
 Windows = tuple[Window, ...]  # of cells per axis
 ROW = 512  # cells of a row: a power of 2
-WARPS = 8  # groups of 32 threads that compute a tile together
+WARPS = 8  # groups of 32 threads that compute a row together
 
 
 class Tile(Protocol):
@@ -58,13 +59,13 @@ class Tile(Protocol):
 class Box:
     """A box of cells: ``start`` to ``start + shape``, of which those inside the ``region`` are computed.
 
-    On ``ragged`` axes, some cells of a box may lie beyond the region.
+    ``ragged`` says, per axis, whether some cells of a box may lie outside the region, on the (lower, upper) side.
     """
 
     start: Sequence[Any]
     shape: tuple[int, ...]
     region: Windows
-    ragged: tuple[bool, ...]
+    ragged: tuple[tuple[bool, bool], ...]
 
     def __post_init__(self) -> None:
         mask = self.mask(range(len(self.shape)))
@@ -85,7 +86,9 @@ class Box:
 
     def wanted(self, axis: int) -> jax.Array | None:
         """Return a bool mask, of shape (n,), of the cells along an axis that are computed; None if all are."""
-        return self.cells(axis) < self.region[axis][1] if self.ragged[axis] else None
+        (lower, upper), (start, stop), cells = self.ragged[axis], self.region[axis], self.cells(axis)
+        masks = [mask for mask, needed in ((cells >= start, lower), (cells < stop, upper)) if needed]
+        return reduce(jnp.logical_and, masks) if masks else None
 
     def mask(self, axes: Sequence[int]) -> jax.Array | None:
         result: jax.Array | None = None
@@ -97,7 +100,7 @@ class Box:
         return result
 
     def along(self, axis: int, values: Any, shift: int) -> jax.Array:
-        part = values.at[pl.ds(self.start[axis] + shift, self.shape[axis])]
+        part = values.at[(self.cells(axis) + shift,)]
         return self.spread(axis, triton.load(part, mask=self.wanted(axis)))
 
     def load(self, value: Value, at: Offset) -> jax.Array:
@@ -110,10 +113,15 @@ class Box:
     def part(self, value: Value, at: Offset) -> Any:
         """Return a reference to the part of an array at the offset ``at`` from the tile, in the tile's shape.
 
-        ``at`` is in cells per axis.
+        ``at`` is in cells per axis. A box that begins outside its region may begin before the array: it is indexed cell by
+        cell then, because JAX's interpreter shifts such slices.
         """
-        places = zip(self.start, at, origin(value), self.shape, strict=True)
-        return value.array.at[tuple(pl.ds(start + (o - first), n) for start, o, first, n in places)]
+        shifts = [o - first for o, first in zip(at, origin(value), strict=True)]
+        if any(lower for lower, _ in self.ragged):
+            places = [jnp.broadcast_to(self.index(axis) + shift, self.shape) for axis, shift in enumerate(shifts)]
+            return value.array.at[tuple(places)]
+        parts = zip(self.start, shifts, self.shape, strict=True)
+        return value.array.at[tuple(pl.ds(start + shift, n) for start, shift, n in parts)]
 
 
 @dataclass

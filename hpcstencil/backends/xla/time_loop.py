@@ -130,19 +130,27 @@ def repeated(n: int | np.ndarray | jax.Array, step: Callable[[jax.Array, Any], A
     """Apply u = step(i, u) for i = 0 .. n - 1, with ``together`` calls in each round of a compiled loop.
 
     On GPUs, several calls per round save copies, because the steps alternate between two sets of arrays. They also save
-    waiting, because the host waits after each round to learn whether another one follows. The price is compile time,
-    since each call in a round is compiled separately.
+    waiting, because the host waits after each round to learn whether another one follows. The steps that do not fill a round
+    are taken in rounds of a quarter of its calls, and so on down to one. The price is compile time, since each call in a
+    round is compiled separately.
     """
-    if together == 1:
-        return lax.fori_loop(0, n, step, u)
-    one, rounds = jax.jit(step), n // together
+    one, done = (step if together == 1 else jax.jit(step)), 0
+    while together > 1:
+        u, done = _in_rounds(n, one, u, together, done)
+        together //= 4
+    return lax.fori_loop(done, n, one, u)
+
+
+def _in_rounds(n: Any, step: Callable[[jax.Array, Any], Any], u: Any, together: int, done: Any) -> tuple[Any, Any]:
+    """Take all whole rounds of ``together`` steps after the first ``done`` ones; return u and the number of steps done."""
+    rounds = (n - done) // together
 
     def several(r: jax.Array, u: Any) -> Any:
         for j in range(together):
-            u = one(r * together + j, u)
+            u = step(done + r * together + j, u)
         return u
 
-    return lax.fori_loop(rounds * together, n, one, lax.fori_loop(0, rounds, several, u))
+    return lax.fori_loop(0, rounds, several, u), done + rounds * together
 
 
 def most(n: int | np.ndarray | jax.Array) -> Any:
