@@ -36,7 +36,7 @@ def objective(sweep: Sweep, fields: Mapping[str, Any], numbers: Mapping[str, flo
     problem = sweep.forward.problem
     other = replace(problem, parameters={**problem.parameters, **numbers})
     sweep = replace(sweep, forward=with_problem(sweep.forward, other))
-    return sweep.reduced(sweep.advanced(sweep.forward.put(dict(fields)), 0, sweep.steps))["objective"]
+    return sweep.value(sweep.forward.put(dict(fields)))
 
 
 def taylor_slopes(sweep: Sweep, fields: Mapping[str, np.ndarray], size: float = 1e-3) -> list[float]:

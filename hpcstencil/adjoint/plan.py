@@ -78,11 +78,14 @@ def ranges(schedule: Schedule, first: int, last: int) -> Iterator[StepRange]:
 def groups_of(schedule: Schedule, adjoint: Adjoint, at_once: int) -> Iterator[StepRange]:
     """Yield the steps of a run in groups: ``at_once`` steps, or one where fewer are left of equal size.
 
-    If neither states nor times are needed, all steps of equal size are a group.
+    If neither states nor times are needed, all steps of equal size are a group. If the objective is a sum over steps, a group
+    begins at each state that adds to it.
     """
     total = schedule.total_steps
     assert total is not None  # `adjoint_of` refuses steps of other sizes
-    for steps in ranges(schedule, 0, total):
+    every = adjoint.forward.config.objective.every_steps or total
+    parts = (ranges(schedule, first, min(first + every, total)) for first in range(0, total, every))
+    for steps in itertools.chain.from_iterable(parts):
         done = 0
         while done < steps.count:
             left = steps.count - done

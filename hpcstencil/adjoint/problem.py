@@ -111,9 +111,10 @@ class Adjoint:
 
     @property
     def needs_states(self) -> bool:
-        """Whether reverse steps need the fields before the steps: not if the equation is linear, and only initial values are
-        asked for."""
-        return any(Field(name) in self.read for name in self.forward.trees)
+        """Whether reverse steps need the fields before the steps: not if the equation is linear, only initial values are
+        asked for, and the objective is taken at the end."""
+        summed = self.forward.config.objective.every_steps is not None
+        return summed or any(Field(name) in self.read for name in self.forward.trees)
 
     @property
     def follows_time(self) -> bool:

@@ -94,7 +94,12 @@ def _mask(mask: MaskConfig) -> dict[str, Any]:
 
 def _objective(objective: ObjectiveConfig) -> dict[str, Any]:
     """The table [objective], empty without an objective."""
-    return {**objective.expressions, **({"data": dict(objective.data)} if objective.data else {})}
+    every = objective.every_steps
+    terms = {
+        name: text if every is None else {"sum": text, "every_steps": every}
+        for name, text in objective.expressions.items()
+    }
+    return {**terms, **({"data": dict(objective.data)} if objective.data else {})}
 
 
 def _without_nothing(value: object) -> Any:

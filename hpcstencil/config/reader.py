@@ -36,6 +36,7 @@ from hpcstencil.config.settings import (
     Numerics,
     ObjectiveConfig,
     OutputConfig,
+    SumConfig,
     TimeConfig,
     VerifyConfig,
 )
@@ -49,7 +50,7 @@ from hpcstencil.numerics.finite_differences import Weights
 from hpcstencil.numerics.grid import AXES, Grid
 from hpcstencil.numerics.integrators import FEWEST_STAGES, INTEGRATORS, MOST_STAGES, SUPER_STEPPING
 from hpcstencil.validation.errors import InputError
-from hpcstencil.validation.messages import at, listing, nearest, not_yet, shown, too_many, unknown, wrong
+from hpcstencil.validation.messages import at, listing, nearest, shown, too_many, unknown, wrong
 from hpcstencil.validation.overrides import override
 from hpcstencil.validation.schema import EXPRESSION, Key, entries_of, keys_of, names_of, read, table, take
 from hpcstencil.validation.toml_text import read_file
@@ -455,10 +456,14 @@ def _verify(raw: Mapping[str, object]) -> VerifyConfig:
 
 def _objective(raw: Mapping[str, object], base: Path) -> ObjectiveConfig:
     """Read the table [objective]. Paths of data files, relative to ``base``, are made absolute."""
-    section = dict(_section(raw, "objective"))
+    section, every_steps = dict(_section(raw, "objective")), None
     for name, value in section.items():
-        if isinstance(value, Mapping) and "sum" in value:
-            raise not_yet(f"{at('objective', name)}.sum", "a sum over steps", ["an expression at the end of the run"])
+        if isinstance(value, Mapping) and name != "data":
+            for entry in value:
+                if entry not in keys_of(SumConfig):
+                    raise unknown(at("objective", name, entry), "key", entry, keys_of(SumConfig))
+            summed = SumConfig(**read(("objective", name), value, keys_of(SumConfig)))
+            section[name], every_steps = summed.sum, summed.every_steps
     found = _entries(section, "objective", "expressions", new=True)
     if len(found) > 1:
         raise too_many([at("objective", name) for name in found], "put the terms into one")
@@ -470,7 +475,7 @@ def _objective(raw: Mapping[str, object], base: Path) -> ObjectiveConfig:
         raise InputError(
             'objective: expected an expression beside the data, but there is none; write misfit = "integral((u - target)**2)"'
         )
-    return ObjectiveConfig(expressions=found, data=data)
+    return ObjectiveConfig(expressions=found, data=data, every_steps=every_steps)
 
 
 def _data_file(key: str, text: str, base: Path) -> str:

@@ -292,11 +292,19 @@ DATA_FILE = Kind('the name of a file, "FILE.h5:DATASET" or "FILE.npy"', TEXT.con
 
 
 @dataclass(frozen=True)
-class ObjectiveConfig:
-    """The table [objective]: one expression with a name, taken at the end of a run.
+class SumConfig:
+    """An objective that is added up over steps: over the initial state and that after every ``every_steps`` steps."""
 
-    ``data`` maps names in the expression to files with one value per cell, as text that `array_of` accepts, with absolute
-    paths.
+    sum: str = key(EXPRESSION_TEXT, REQUIRED, 'sum = "integral(u**2)"', "an expression with reductions over the grid")
+    every_steps: int = key(COUNT, 1, "every_steps = 10", "steps between two terms of the sum")
+
+
+@dataclass(frozen=True)
+class ObjectiveConfig:
+    """The table [objective]: one expression with a name, taken at the end of a run, or added up over steps.
+
+    ``every_steps`` is that of `SumConfig`, None if the expression is taken at the end. ``data`` maps names in the expression
+    to files with one value per cell, as text that `array_of` accepts, with absolute paths.
     """
 
     expressions: Mapping[str, str] = entries(
@@ -305,6 +313,7 @@ class ObjectiveConfig:
     data: Mapping[str, str] = entries(
         DATA_FILE, '{} = "observed.h5:u"', "arrays that the expression uses", 'data = { target = "observed.h5:u" }'
     )
+    every_steps: int | None = None
 
     @property
     def arrays(self) -> dict[str, ArrayFile | ArrayInMemory]:

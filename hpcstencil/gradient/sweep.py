@@ -48,6 +48,19 @@ class Result:
 
 
 @dataclass(frozen=True)
+class Term:
+    """What a state adds to the objective and its derivatives.
+
+    ``cotangents`` are the derivatives per cell, by the fields adjoint.u and gradient.p, and ``direct`` those with respect to
+    numbers outside of reductions, by name.
+    """
+
+    value: float
+    cotangents: Fields
+    direct: Mapping[str, float]
+
+
+@dataclass(frozen=True)
 class Sweep:
     """A problem and its adjoint on this process: ``forward`` takes steps, and each step of ``backward`` reverses one.
 
@@ -86,6 +99,17 @@ class Sweep:
         return tuple(self.forward.problem.trees)
 
     @cached_property
+    def added_at(self) -> range:
+        """The numbers of steps after which the state adds to the objective."""
+        every = self.forward.problem.config.objective.every_steps
+        return range(self.steps, self.steps + 1) if every is None else range(0, self.steps + 1, every)
+
+    @cached_property
+    def with_added(self) -> Body:
+        """The function (fields, others) -> their sums, which overwrites the fields."""
+        return self.forward.device_grid.compiled(lambda fields, others: jax.tree.map(jnp.add, fields, others), 0, (0,))
+
+    @cached_property
     def copied(self) -> Body:
         """The function fields -> copies of them, which steps may overwrite."""
         return self.forward.device_grid.compiled(lambda fields: jax.tree.map(jnp.copy, fields), 0)
@@ -106,8 +130,7 @@ class Sweep:
         constant = self.copied({name: array for name, array in fields.items() if name not in self.changing})
         stored = {0: {name: fields[name] for name in self.changing}}
         free = Spare(self.copied, self.forward.device_grid.devices.several)
-        value, cotangents = math.nan, Fields()
-        direct: Mapping[str, float] = {}
+        terms, cotangents = list[Term](), Fields()
         starts = [0, *itertools.accumulate(group.count for group in self.groups)]
         plan = actions(len(self.groups), states) if self.adjoint.needs_states else without_states(len(self.groups))
         for action in plan:
@@ -120,24 +143,38 @@ class Sweep:
                 if action.last < len(self.groups):
                     stored[action.last] = after
                 else:
-                    value, cotangents, direct = self.at_end(found)
+                    cotangents = {name: jnp.zeros_like(found[self.changing[0]]) for name in self.adjoint.rates}
+                    if self.steps in self.added_at:
+                        terms.append(self.term(found, self.steps))
+                        cotangents = dict(terms[-1].cotangents)
                     free.add(after)
                 continue
             state = Fields()
             if self.adjoint.needs_states:
                 state = stored.pop(action.step) if action.step else free.copied(stored[0])
+            begins = starts[action.step] in self.added_at
+            if begins:
+                terms.append(self.term({**state, **constant}, starts[action.step]))
             found = self.reversed({**state, **constant}, cotangents, self.groups[action.step], free)
             constant, cotangents = ({name: found[name] for name in each} for each in (constant, cotangents))
+            if begins:
+                cotangents = self.with_added(cotangents, terms[-1].cotangents)
             free.add({name: found[name] for name in state})
+        value = math.fsum(term.value for term in terms)
+        direct = {name: math.fsum(term.direct[name] for term in terms) for name in self.adjoint.direct}
         return self.result(value, self.at_start(cotangents, constant), direct)
+
+    def value(self, fields: Fields) -> float:
+        """Return the objective for a run that begins with ``fields`` at t = 0. Collective. The fields are kept."""
+        values, fields, done = [], self.copied(fields), 0
+        for step in self.added_at:
+            fields, done = self.taken(fields, done, step), step
+            values.append(float(self.reduced(fields, step)[OBJECTIVE]))
+        return math.fsum(values)
 
     def ranges(self, first: int, last: int) -> Iterator[StepRange]:
         """Yield the steps from number ``first`` to ``last``, in ranges of equal size."""
         yield from ranges(self.schedule, first, last)
-
-    def advanced(self, fields: Fields, first: int, last: int) -> Fields:
-        """Return the fields after the steps from ``first`` to ``last``. The given fields are kept."""
-        return self.taken(self.copied(fields), first, last)
 
     def taken(self, fields: Fields, first: int, last: int) -> Fields:
         """Return the fields after the steps from ``first`` to ``last``. The given fields are overwritten."""
@@ -172,19 +209,25 @@ class Sweep:
         free.add(cotangents)
         return found
 
-    def reduced(self, fields: Fields) -> dict[str, Any]:
-        """Return the objective for these fields at the end of the run, and each of its reductions, by name. Collective."""
+    def time_of(self, step: int) -> float:
+        """The time after a number of steps."""
+        return self.schedule.end if step == self.steps else self.schedule.time_of(step)
+
+    def reduced(self, fields: Fields, step: int) -> dict[str, Any]:
+        """Return the objective for these fields after a number of steps, and each of its reductions, by name. Collective."""
         trees, parameters = self.backward.problem.diagnostics, self.forward.problem.parameters
         return Diagnostics(trees, self.backward.diagnosed, parameters).evaluate(
-            {**fields, **self.data}, self.schedule.end
+            {**fields, **self.data}, self.time_of(step)
         )
 
-    def at_end(self, fields: Fields) -> tuple[float, Fields, Mapping[str, float]]:
-        """Return (objective, its derivatives at the end of the run by field of the adjoint problem, those with respect to
-        numbers outside of reductions)."""
-        parameters, time = self.forward.problem.parameters, self.schedule.end
+    def term(self, fields: Fields, step: int) -> Term:
+        """Return what the fields after a number of steps add to the objective and its derivatives. Collective.
+
+        The fields are kept. Raises NumericsError, on all processes, if the value is not finite.
+        """
+        parameters, time = self.forward.problem.parameters, self.time_of(step)
         problem, given = self.backward.problem, {**fields, **self.data}
-        found = self.reduced(fields)
+        found = self.reduced(fields, step)
         value = float(found[OBJECTIVE])
         if not math.isfinite(value):
             raise NumericsError(
@@ -202,7 +245,7 @@ class Sweep:
         direct = {
             name: float(numpy_evaluate.evaluate(tree, values=known)) for name, tree in self.adjoint.direct.items()
         }
-        return value, dict(zip(problem.derived[END], of_cells, strict=True)), direct
+        return Term(value, dict(zip(problem.derived[END], of_cells, strict=True)), direct)
 
     def at_start(self, cotangents: Fields, constant: Fields) -> Fields:
         """Return the derivatives at t = 0, to which the parameters in initial expressions have contributed."""

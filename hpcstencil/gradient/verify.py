@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from hpcstencil.adjoint.plan import SweepPlan
-from hpcstencil.adjoint.problem import ADJOINT, GRADIENT, OBJECTIVE, PRODUCTS, TANGENT, TRANSPOSED
+from hpcstencil.adjoint.problem import ADJOINT, GRADIENT, PRODUCTS, TANGENT, TRANSPOSED
 from hpcstencil.distributed.halo import Fields
 from hpcstencil.gradient.sweep import Sweep
 from hpcstencil.symbolic import numpy_evaluate
@@ -114,7 +114,7 @@ def _remainders(sweep: Sweep, plan: SweepPlan) -> tuple[float, ...]:
         moved = replace(sweep, forward=replace(forward, prepared=other))
         fields = moved.forward.initial_fields()
         fields |= {name: fields[name] + d.dtype.type(h) * d for name, d in arrays.items()}
-        return float(moved.reduced(moved.advanced(fields, 0, sweep.steps))[OBJECTIVE])
+        return moved.value(fields)
 
     sizes = [LARGEST / 2**n for n in range(HALVINGS + 1)]
     scale = abs(result.value) or 1.0
