@@ -459,10 +459,11 @@ def _objective(raw: Mapping[str, object], base: Path) -> ObjectiveConfig:
     section, every_steps = dict(_section(raw, "objective")), None
     for name, value in section.items():
         if isinstance(value, Mapping) and name != "data":
+            keys = keys_of(SumConfig)
             for entry in value:
-                if entry not in keys_of(SumConfig):
-                    raise unknown(at("objective", name, entry), "key", entry, keys_of(SumConfig))
-            summed = SumConfig(**read(("objective", name), value, keys_of(SumConfig)))
+                if entry not in keys:
+                    raise unknown(at("objective", name, entry), "key", entry, tuple(keys))
+            summed = SumConfig(**read(("objective", name), value, keys))
             section[name], every_steps = summed.sum, summed.every_steps
     found = _entries(section, "objective", "expressions", new=True)
     if len(found) > 1:

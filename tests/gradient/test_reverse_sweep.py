@@ -115,6 +115,35 @@ def test_native_code_reverses_one_or_several_steps_with_the_same_bits(integrator
 
 
 @pytest.mark.parametrize("kernel", ["shift", "native"])
+@pytest.mark.parametrize("integrator", ["rk4", "leapfrog"])
+def test_the_gradient_of_a_sum_over_steps_is_the_sum_of_gradients(integrator, kernel):
+    """Of runs that end at each of the steps. The initial state adds to the sum too."""
+
+    def found(objective, end):
+        given = tables(integrator, objective={"J": objective}, time={"end": end, "dt": 0.02})
+        sweep = sweep_of(given, kernel=kernel)
+        fields = sweep.forward.initial_fields()
+        results = [sweep(fields, states) for states in (1, len(sweep.groups))]
+        assert sweep.value(fields) == pytest.approx(results[0].value, rel=1e-14)
+        assert all(np.array_equal(results[0].arrays[key], array) for key, array in results[1].arrays.items())
+        return results[0], sweep.forward.get(fields, ("u", "v"))
+
+    term = "integral(u**2*v) + A*integral(v)"
+    whole, state = found({"sum": term, "every_steps": 2}, 0.1)  # the states after 0, 2 and 4 of 5 steps
+    parts = [found(term, end)[0] for end in (0.04, 0.08)]
+    u, v = state["u"], state["v"]
+    at_once = {"initial.u": 2 * u * v * 0.01, "initial.v": (u**2 + 0.7) * 0.01}
+    assert whole.value == pytest.approx(
+        sum(part.value for part in parts) + 0.01 * float((u**2 * v + 0.7 * v).sum()), rel=1e-13
+    )
+    for key, array in at_once.items():
+        expected = array + sum(np.asarray(part.arrays[key]) for part in parts)
+        assert np.abs(np.asarray(whole.arrays[key]) - expected).max() <= 1e-13 * np.abs(expected).max()
+    expected = sum(part.numbers["equation.D"] for part in parts)
+    assert whole.numbers["equation.D"] == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("kernel", ["shift", "native"])
 @pytest.mark.parametrize("integrator", ["rk4", "leapfrog", "rkl2"])
 def test_a_linear_equation_needs_no_states_for_initial_values(integrator, kernel):
     """The derivatives are those of the same equation with a tiny term that is not linear."""
