@@ -11,8 +11,9 @@ import numpy as np
 
 from hpcstencil.adjoint.checkpointing import Advance, actions
 from hpcstencil.adjoint.problem import Adjoint
+from hpcstencil.adjoint.run_steps import RunSteps, steps_of
 from hpcstencil.adjoint.stages import separate
-from hpcstencil.numerics.schedule import Clock, Schedule, StepRange
+from hpcstencil.numerics.schedule import StepRange
 from hpcstencil.numerics.topology import Topology
 from hpcstencil.problem.decomposition import most_steps
 from hpcstencil.validation.errors import InputError
@@ -66,43 +67,31 @@ def steps_at_once(adjoint: Adjoint, topology: Topology, kernel: str) -> int:
     return max((n for n in range(1, most + 1) if most_steps(adjoint.reversing(topology, n), topology)), default=1)
 
 
-def ranges(schedule: Schedule, first: int, last: int) -> Iterator[StepRange]:
-    """Yield the steps from number ``first`` to ``last``, in ranges of equal size."""
-    clock = Clock(first, schedule.time_of(first))
-    while clock.step < last:
-        leap = schedule.leap(clock, 0.0, last - clock.step)
-        yield leap.steps
-        clock = leap.after
-
-
-def groups_of(schedule: Schedule, adjoint: Adjoint, at_once: int) -> Iterator[StepRange]:
+def groups_of(steps: RunSteps, adjoint: Adjoint, at_once: int) -> Iterator[StepRange]:
     """Yield the steps of a run in groups: ``at_once`` steps, or one where fewer are left of equal size.
 
     If neither states nor times are needed, all steps of equal size are a group. If the objective is a sum over steps, a group
     begins at each state that adds to it.
     """
-    total = schedule.total_steps
-    assert total is not None  # `adjoint_of` refuses steps of other sizes
-    every = adjoint.forward.config.objective.every_steps or total
-    parts = (ranges(schedule, first, min(first + every, total)) for first in range(0, total, every))
-    for steps in itertools.chain.from_iterable(parts):
+    every = adjoint.forward.config.objective.every_steps or steps.total
+    parts = (steps.between(first, first + every) for first in range(0, steps.total, every))
+    for equal in itertools.chain.from_iterable(parts):
         done = 0
-        while done < steps.count:
-            left = steps.count - done
+        while done < equal.count:
+            left = equal.count - done
             size = at_once if adjoint.needs_states else 1 if adjoint.follows_time else left
             count = size if size <= left else 1
-            yield steps.part(done, count)
+            yield equal.part(done, count)
             done += count
 
 
 def plan_of(adjoint: Adjoint, topology: Topology, at_once: int) -> SweepPlan:
     """The plan for the blocks of ``topology``, from [gradient]. Without a limit there, every state that is needed is stored.
 
-    The steps of the problem must have a given size. Raises InputError if the memory that is given has no room for a state.
+    Raises InputError if the memory that is given has no room for a state.
     """
-    problem = adjoint.forward
-    gradient, time = problem.config.gradient, problem.config.time
-    groups = tuple(group.count for group in groups_of(Schedule(time.end, time.dt), adjoint, at_once))
+    problem, gradient = adjoint.forward, adjoint.forward.config.gradient
+    groups = tuple(group.count for group in groups_of(steps_of(problem), adjoint, at_once))
     itemsize = np.dtype(problem.config.numerics.precision).itemsize
     size = len(problem.trees) * math.prod(topology.capacity()) * topology.device_count * itemsize
     one = size // len(problem.trees)

@@ -312,9 +312,9 @@ def refuse_unavailable(problem: Problem) -> None:
         raise InputError("gradient.storage: storage = 'disk' is not available yet; remove it")
     if problem.members:
         raise InputError("ensemble: gradients are not available yet for ensembles; remove the table")
-    if config.time.dt is None:
+    if problem.step_follows_solution:
         raise InputError(
-            f"time.{config.time.given}: gradients are not available yet with steps that are not given; write time.dt"
+            f"time.{config.time.given}: gradients are not available yet with steps that follow the solution; write time.dt"
         )
     if problem.method.multistep:
         raise InputError(

@@ -8,6 +8,7 @@ import numpy as np
 
 from hpcstencil.adjoint.plan import SweepPlan, plan_of, steps_at_once
 from hpcstencil.adjoint.problem import Adjoint
+from hpcstencil.adjoint.run_steps import steps_of
 from hpcstencil.gradient.sweep import Sweep
 from hpcstencil.problem.parameter_files import Blocks
 from hpcstencil.runtime.communicator import agree
@@ -38,7 +39,7 @@ def sweep_of(
 
     data = forward.put(agree(communicator, lambda: _data(forward, held)))
     several = reversing(at_once) if at_once > 1 else None
-    return Sweep(forward, adjoint, reversing(1), data, several, at_once), plan
+    return Sweep(forward, adjoint, reversing(1), steps_of(forward.problem), data, several, at_once), plan
 
 
 def _data(forward: Simulation, held: Mapping[str, Blocks]) -> dict[str, np.ndarray]:

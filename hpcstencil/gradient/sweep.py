@@ -21,12 +21,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from hpcstencil.adjoint.checkpointing import Advance, Reverse, actions
-from hpcstencil.adjoint.plan import groups_of, ranges
+from hpcstencil.adjoint.plan import groups_of
 from hpcstencil.adjoint.problem import END, OBJECTIVE, SEED, START, Adjoint
+from hpcstencil.adjoint.run_steps import RunSteps
 from hpcstencil.backends.backend import Reductions
 from hpcstencil.distributed.device_grid import Body
 from hpcstencil.distributed.halo import Fields
-from hpcstencil.numerics.schedule import Schedule, StepRange
+from hpcstencil.numerics.schedule import StepRange
 from hpcstencil.simulation.diagnostics import Diagnostics
 from hpcstencil.simulation.simulation import Simulation
 from hpcstencil.symbolic import numpy_evaluate
@@ -64,34 +65,27 @@ class Term:
 class Sweep:
     """A problem and its adjoint on this process: ``forward`` takes steps, and each step of ``backward`` reverses one.
 
-    A step of ``several``, if there is one, reverses ``at_once`` steps. All have the same blocks. ``data`` are the fields of the
-    objective's data on the devices.
+    A step of ``several``, if there is one, reverses ``at_once`` steps. All have the same blocks. ``run`` are the steps of the
+    run, and ``data`` the fields of the objective's data on the devices.
     """
 
     forward: Simulation
     adjoint: Adjoint
     backward: Simulation
+    run: RunSteps
     data: Fields
     several: Simulation | None = None
     at_once: int = 1
 
-    @cached_property
-    def schedule(self) -> Schedule:
-        """The steps of the run, without other events."""
-        time = self.forward.problem.config.time
-        return Schedule(time.end, time.dt)
-
-    @cached_property
+    @property
     def steps(self) -> int:
         """The number of steps of the run."""
-        total = self.schedule.total_steps
-        assert total is not None  # `adjoint_of` refuses steps of other sizes
-        return total
+        return self.run.total
 
     @cached_property
     def groups(self) -> list[StepRange]:
         """The steps of the run in groups, each of which is reversed together."""
-        return [*groups_of(self.schedule, self.adjoint, self.at_once)]
+        return [*groups_of(self.run, self.adjoint, self.at_once)]
 
     @cached_property
     def changing(self) -> tuple[str, ...]:
@@ -173,13 +167,9 @@ class Sweep:
             values.append(float(self.reduced(fields, step)[OBJECTIVE]))
         return math.fsum(values)
 
-    def ranges(self, first: int, last: int) -> Iterator[StepRange]:
-        """Yield the steps from number ``first`` to ``last``, in ranges of equal size."""
-        yield from ranges(self.schedule, first, last)
-
     def taken(self, fields: Fields, first: int, last: int) -> Fields:
         """Return the fields after the steps from ``first`` to ``last``. The given fields are overwritten."""
-        for steps in self.ranges(first, last):
+        for steps in self.run.between(first, last):
             fields = jax.block_until_ready(self.forward.advance(fields, steps))
         return fields
 
@@ -188,7 +178,7 @@ class Sweep:
         into = self.forward.steps.into
         if into is None or first == last:
             return self.taken({**free.copied(state), **constant}, first, last)
-        steps = next(self.ranges(first, last))
+        steps = next(self.run.between(first, last))
         fields = into({**state, **constant}, free.taken(state), self.forward.problem.parameters, steps)
         return self.taken(jax.block_until_ready(fields), first + steps.count, last)
 
@@ -210,15 +200,11 @@ class Sweep:
         free.add(cotangents)
         return found
 
-    def time_of(self, step: int) -> float:
-        """The time after a number of steps."""
-        return self.schedule.end if step == self.steps else self.schedule.time_of(step)
-
     def reduced(self, fields: Fields, step: int) -> dict[str, Any]:
         """Return the objective for these fields after a number of steps, and each of its reductions, by name. Collective."""
         trees, parameters = self.backward.problem.diagnostics, self.forward.problem.parameters
         return Diagnostics(trees, self.backward.diagnosed, parameters).evaluate(
-            {**fields, **self.data}, self.time_of(step)
+            {**fields, **self.data}, self.run.time_of(step)
         )
 
     def term(self, fields: Fields, step: int) -> Term:
@@ -226,7 +212,7 @@ class Sweep:
 
         The fields are kept. Raises NumericsError, on all processes, if the value is not finite.
         """
-        parameters, time = self.forward.problem.parameters, self.time_of(step)
+        parameters, time = self.forward.problem.parameters, self.run.time_of(step)
         problem, given = self.backward.problem, {**fields, **self.data}
         found = self.reduced(fields, step)
         value = float(found[OBJECTIVE])

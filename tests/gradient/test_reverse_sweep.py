@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from gradients import several_at_once, sweep_of, taylor_slopes
 from jax import lax
+from support import integrated
 
 from hpcstencil.adjoint.checkpointing import Advance, actions, steps_taken
 from hpcstencil.backends.xla.array_code import array_code
@@ -43,7 +44,7 @@ def by_jax(sweep):
     device_grid, grid = forward.device_grid, problem.config.grid
     stepper = array_code(problem, forward.plan, device_grid, forward.communicator).stepper
     frame = device_grid.frame(device_grid.places)
-    sizes = list(sweep.ranges(0, sweep.steps))
+    sizes = list(sweep.run.ranges)
     each = jnp.array([(s.base_time + (s.first + i) * s.dt, s.dt) for s in sizes for i in range(s.count)])
 
     def run(fields, parameters):
@@ -112,6 +113,25 @@ def test_native_code_reverses_one_or_several_steps_with_the_same_bits(integrator
         other = several(several.forward.initial_fields(), states)
         assert (other.value, other.numbers) == (first.value, first.numbers)
         assert all(np.array_equal(other.arrays[key], array) for key, array in first.arrays.items())
+
+
+def test_steps_of_a_cfl_number_are_those_of_the_run():
+    """They end at output times. Derivatives take their sizes as constant, although D determines them."""
+    given = tables(
+        "euler", equation={"name": "heat", "D": 0.02}, initial={"u": "sin(9*x)"}, time={"end": 0.3, "cfl": 0.9}
+    )
+    given |= {"boundary": {}, "objective": {"J": "integral(u**2)"}, "output": {"every": 0.11}}
+    sweep = sweep_of({**given, "gradient": {"of": ["initial.u", "equation.D"]}})
+    fields = sweep.forward.initial_fields()
+    times = [float(steps.start) for steps in sweep.run.ranges]
+    assert 0.11 in times and 0.22 in times and sweep.run.time_of(sweep.steps) == 0.3
+    expected, clock = integrated(sweep.forward.problem, sweep.forward)
+    assert clock.step == sweep.steps
+    (u,) = (block for name, block in expected.items() if name == "u")
+    result = sweep(fields, 3)
+    assert result.value == pytest.approx(0.01 * float((u**2).sum()), rel=1e-14)
+    slopes = taylor_slopes(sweep, sweep.forward.get(fields, ("u",)))
+    assert all(abs(slope - 2.0) <= 0.05 for slope in slopes), slopes
 
 
 @pytest.mark.parametrize("kernel", ["shift", "native"])

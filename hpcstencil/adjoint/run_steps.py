@@ -1,0 +1,54 @@
+"""The steps of a run that a reverse sweep reverses: their times and sizes, which derivatives take as constants."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from hpcstencil.numerics.schedule import Clock, Schedule, StepRange
+from hpcstencil.problem.problem import Problem
+from hpcstencil.problem.stability import cfl_step
+
+
+@dataclass(frozen=True)
+class RunSteps:
+    """The steps of a run from t = 0 to the time ``end``, in ``ranges`` of equal steps."""
+
+    ranges: tuple[StepRange, ...]
+    end: float
+
+    @property
+    def total(self) -> int:
+        """The number of steps."""
+        return self.starts[-1]
+
+    @cached_property
+    def starts(self) -> list[int]:
+        """The number of steps before each range, and that of all steps."""
+        return [0, *itertools.accumulate(int(steps.count) for steps in self.ranges)]
+
+    def between(self, first: int, last: int) -> Iterator[StepRange]:
+        """Yield the steps from number ``first`` to ``last``, in ranges of equal size."""
+        for start, steps in zip(self.starts, self.ranges, strict=False):
+            here, there = max(first, start), min(last, start + steps.count)
+            if here < there:
+                yield steps.part(here - start, there - here)
+
+    def time_of(self, step: int) -> float:
+        """The time after a number of steps."""
+        return self.end if step >= self.total else float(next(self.between(step, step + 1)).start)
+
+
+def steps_of(problem: Problem) -> RunSteps:
+    """The steps of a run whose sizes do not depend on the solution: those of `time.dt`, or of `time.cfl`."""
+    time = problem.config.time
+    schedule = Schedule(time.end, time.dt) if time.dt is not None else problem.schedule()
+    dt = time.dt or cfl_step(problem, {})
+    clock, ranges = Clock(), []
+    while not schedule.finished(clock):
+        leap = schedule.leap(clock, dt, 10**9)
+        ranges.append(leap.steps)
+        clock = leap.after
+    return RunSteps(tuple(ranges), time.end)
