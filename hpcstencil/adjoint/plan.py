@@ -11,7 +11,7 @@ import numpy as np
 
 from hpcstencil.adjoint.checkpointing import Advance, actions
 from hpcstencil.adjoint.problem import Adjoint
-from hpcstencil.adjoint.run_steps import RunSteps, steps_of
+from hpcstencil.adjoint.run_steps import RunSteps
 from hpcstencil.adjoint.stages import separate
 from hpcstencil.numerics.schedule import StepRange
 from hpcstencil.numerics.topology import Topology
@@ -85,13 +85,15 @@ def groups_of(steps: RunSteps, adjoint: Adjoint, at_once: int) -> Iterator[StepR
             done += count
 
 
-def plan_of(adjoint: Adjoint, topology: Topology, at_once: int) -> SweepPlan:
-    """The plan for the blocks of ``topology``, from [gradient]. Without a limit there, every state that is needed is stored.
+def plan_of(adjoint: Adjoint, topology: Topology, at_once: int, run: RunSteps) -> SweepPlan:
+    """The plan for the steps of a ``run`` on the blocks of ``topology``, from [gradient].
+
+    Without a limit there, every state that is needed is stored.
 
     Raises InputError if the memory that is given has no room for a state.
     """
     problem, gradient = adjoint.forward, adjoint.forward.config.gradient
-    groups = tuple(group.count for group in groups_of(steps_of(problem), adjoint, at_once))
+    groups = tuple(group.count for group in groups_of(run, adjoint, at_once))
     itemsize = np.dtype(problem.config.numerics.precision).itemsize
     size = len(problem.trees) * math.prod(topology.capacity()) * topology.device_count * itemsize
     one = size // len(problem.trees)

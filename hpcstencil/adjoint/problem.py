@@ -225,9 +225,12 @@ def adjoint_of(problem: Problem, expressed: Iterable[str], verified: bool = Fals
     everything = shared({**trees, **{END + name: tree for name, tree in end.items()}})
     positions = {prefix + name: place for name, place in problem.positions.items() for prefix in (ADJOINT, TRANSPOSED)}
     constant = (*problem.fields, *(ADJOINT + name for name in fields))
+    time = problem.config.time
+    if time.dt is None:  # a reverse step gets the size of the step that it reverses
+        time = replace(time, dt=1.0, cfl=None, tolerance=None)
     adjoint = replace(
         problem,
-        config=replace(problem.config, diagnostics=DiagnosticsConfig()),
+        config=replace(problem.config, diagnostics=DiagnosticsConfig(), time=time),
         fields=(*trees, *constant),
         memory=(*trees, *constant),
         begin_at_zero=(),
@@ -312,10 +315,6 @@ def refuse_unavailable(problem: Problem) -> None:
         raise InputError("gradient.storage: storage = 'disk' is not available yet; remove it")
     if problem.members:
         raise InputError("ensemble: gradients are not available yet for ensembles; remove the table")
-    if problem.step_follows_solution:
-        raise InputError(
-            f"time.{config.time.given}: gradients are not available yet with steps that follow the solution; write time.dt"
-        )
     if problem.method.multistep:
         raise InputError(
             f"numerics.integrator: gradients are not available yet with {shown(config.numerics.integrator)}; use "

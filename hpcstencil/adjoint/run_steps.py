@@ -42,8 +42,10 @@ class RunSteps:
 
 
 def steps_of(problem: Problem) -> RunSteps:
-    """The steps of a run whose sizes do not depend on the solution: those of `time.dt`, or of `time.cfl`."""
+    """The steps of a run, from `time.dt` or `time.cfl`; none if their sizes follow the solution."""
     time = problem.config.time
+    if problem.step_follows_solution:
+        return RunSteps((), time.end)
     schedule = Schedule(time.end, time.dt) if time.dt is not None else problem.schedule()
     dt = time.dt or cfl_step(problem, {})
     clock, ranges = Clock(), []

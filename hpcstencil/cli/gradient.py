@@ -60,14 +60,16 @@ def gradient(
         decomposed = decomposed_of(problem, communicator.size, count)
         local = agree(communicator, lambda: start_jax(count))
 
-        from hpcstencil.gradient.compose import sweep_of
+        from hpcstencil.gradient.compose import planned, sweep_of
         from hpcstencil.gradient.file import write
         from hpcstencil.gradient.verify import failures, measured, tell
         from hpcstencil.python.gradient import collected
         from hpcstencil.simulation.start import composed
 
         forward = composed(decomposed, local, communicator)
-        sweep, plan = sweep_of(forward, adjoint, lambda blocks: composed(blocks, local, communicator), {})
+        fields = forward.initial_fields()
+        sweep = sweep_of(forward, adjoint, lambda blocks: composed(blocks, local, communicator), {})
+        sweep, plan = planned(sweep, fields)
         say(f"{plan.steps} steps, {plan.states} stored states, {plan.taken} steps in all before their reversal")
         if verify:
             found = measured(sweep, plan)
@@ -75,7 +77,7 @@ def gradient(
                 echo(tell(found))
             failures(input_file, found)
             return
-        result = sweep(forward.initial_fields(), plan.states)
+        result = sweep(fields, plan.states)
         whole = collected(sweep, result)
         from_rank_0(communicator, lambda: write(path, config, result.value, whole))
         if environment_rank() == 0:

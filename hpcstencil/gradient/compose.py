@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import numpy as np
 
 from hpcstencil.adjoint.plan import SweepPlan, plan_of, steps_at_once
 from hpcstencil.adjoint.problem import Adjoint
 from hpcstencil.adjoint.run_steps import steps_of
+from hpcstencil.distributed.halo import Fields
+from hpcstencil.gradient.recording import recorded
 from hpcstencil.gradient.sweep import Sweep
 from hpcstencil.problem.parameter_files import Blocks
 from hpcstencil.runtime.communicator import agree
@@ -21,16 +24,15 @@ from hpcstencil.validation.messages import at
 
 def sweep_of(
     forward: Simulation, adjoint: Adjoint, compose: Callable[[Decomposed], Simulation], held: Mapping[str, Blocks]
-) -> tuple[Sweep, SweepPlan]:
-    """Compose the reverse sweep of a simulation, and plan it. Collective.
+) -> Sweep:
+    """Compose the reverse sweep of a simulation. Collective.
 
     ``compose`` composes the adjoint problem on the blocks of the simulation. ``held`` are data of the objective from Python,
-    by dotted key. Raises InputError, on all processes, if the blocks are too small for the adjoint, if the memory for stored
-    states is, or if the data do not fit.
+    by dotted key. Raises InputError, on all processes, if the blocks are too small for the adjoint, or if the data do not fit.
+    If the steps follow the solution, the sweep has none before `planned`.
     """
     communicator, topology = forward.communicator, forward.plan.topology
     at_once = steps_at_once(adjoint, topology, forward.kernel)
-    plan = agree(communicator, lambda: plan_of(adjoint, topology, at_once))
     devices = len(forward.device_grid.devices.devices)
 
     def reversing(steps: int) -> Simulation:
@@ -39,7 +41,20 @@ def sweep_of(
 
     data = forward.put(agree(communicator, lambda: _data(forward, held)))
     several = reversing(at_once) if at_once > 1 else None
-    return Sweep(forward, adjoint, reversing(1), steps_of(forward.problem), data, several, at_once), plan
+    return Sweep(forward, adjoint, reversing(1), steps_of(forward.problem), data, several, at_once)
+
+
+def planned(sweep: Sweep, fields: Fields) -> tuple[Sweep, SweepPlan]:
+    """Plan the sweep of a run that begins with ``fields``, which are kept. Collective.
+
+    If the steps follow the solution, the run is taken once to record them. Raises InputError, on all processes, if the memory
+    for stored states is too small.
+    """
+    forward, adjoint = sweep.forward, sweep.adjoint
+    if forward.problem.step_follows_solution:
+        sweep = replace(sweep, run=recorded(forward, sweep.copied(fields)))
+    plan = agree(forward.communicator, lambda: plan_of(adjoint, forward.plan.topology, sweep.at_once, sweep.run))
+    return sweep, plan
 
 
 def _data(forward: Simulation, held: Mapping[str, Blocks]) -> dict[str, np.ndarray]:

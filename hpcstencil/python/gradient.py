@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from hpcstencil.adjoint.problem import adjoint_of
-from hpcstencil.gradient.compose import sweep_of
+from hpcstencil.gradient.compose import planned, sweep_of
 from hpcstencil.gradient.sweep import Result, Sweep
 from hpcstencil.problem.parameter_files import Blocks
 from hpcstencil.python.datasets import gathered
@@ -37,12 +37,14 @@ class Gradient:
             self.programs.append(program)
             return backward
 
-        self.sweep, self.plan = sweep_of(simulation, adjoint, compose, held)
+        self.sweep = sweep_of(simulation, adjoint, compose, held)
 
     def at(self, state: State) -> tuple[float, dict[str, Any]]:
         """The objective and its gradient for a run that begins with ``state``; see `Simulation.value_and_gradient`."""
-        result = self.sweep(dict(state.fields), self.plan.states)
-        return result.value, collected(self.sweep, result)
+        fields = dict(state.fields)
+        sweep, plan = planned(self.sweep, fields)
+        result = sweep(fields, plan.states)
+        return result.value, collected(sweep, result)
 
     def close(self) -> None:
         """Release the compiled programs. All processes call this together."""

@@ -12,6 +12,7 @@ import numpy as np
 
 from hpcstencil.adjoint.plan import plan_of, steps_at_once
 from hpcstencil.adjoint.problem import adjoint_of
+from hpcstencil.adjoint.run_steps import steps_of
 from hpcstencil.config.paths import stream_paths
 from hpcstencil.config.provenance import to_toml
 from hpcstencil.config.settings import Config
@@ -95,7 +96,11 @@ def _gradient(problem: Problem, topology: Topology, kernel: str) -> list[str]:
     if not problem.config.gradient.of:
         return []
     adjoint = adjoint_of(problem, problem.initial)
-    plan = plan_of(adjoint, topology, steps_at_once(adjoint, topology, kernel))
+    if problem.step_follows_solution:
+        return [
+            "gradient              the steps follow the solution: a run records them, then the reverse sweep is planned"
+        ]
+    plan = plan_of(adjoint, topology, steps_at_once(adjoint, topology, kernel), steps_of(problem))
     stored = f"{plan.states} stored states of {human(plan.bytes_per_state)}" if plan.states else "no stored states"
     memory = f"{stored}, about {human(plan.bytes)} in all per process"
     return [f"gradient              {memory}, {plan.taken} steps taken to reverse {plan.steps}"]

@@ -617,3 +617,16 @@ def test_a_pass_may_look_at_many_planes():
     )
     for name, values in expected.items():
         assert np.abs(found[name] - values).max() <= 32 * np.finfo(float).eps * np.abs(values).max()
+
+
+def test_steps_of_given_sizes_by_a_program_that_estimates_errors():
+    """A benchmark takes such steps, and so does a reverse sweep."""
+    problem = problem_of(
+        grid={"shape": [13, 11]}, equation={"name": "gray_scott"}, numerics={"integrator": "bs3", "precision": "float64"},
+        time={"end": 1.0, "tolerance": 1e-3},
+    )  # fmt: skip
+    found, expected = (
+        stepped(problem, simulation_of(problem, kernel=kernel), 5, 1e-2) for kernel in ("native", "shift")
+    )
+    for name, values in expected.items():
+        np.testing.assert_allclose(found[name], values, rtol=0, atol=1e-14 * np.abs(values).max())

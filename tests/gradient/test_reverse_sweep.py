@@ -12,6 +12,7 @@ from support import integrated
 
 from hpcstencil.adjoint.checkpointing import Advance, actions, steps_taken
 from hpcstencil.backends.xla.array_code import array_code
+from hpcstencil.gradient.compose import planned
 from hpcstencil.numerics.integrators import INTEGRATORS
 from hpcstencil.validation.errors import NumericsError
 
@@ -131,6 +132,33 @@ def test_steps_of_a_cfl_number_are_those_of_the_run():
     result = sweep(fields, 3)
     assert result.value == pytest.approx(0.01 * float((u**2).sum()), rel=1e-14)
     slopes = taylor_slopes(sweep, sweep.forward.get(fields, ("u",)))
+    assert all(abs(slope - 2.0) <= 0.05 for slope in slopes), slopes
+
+
+FOLLOWING = {
+    "tolerance": {"numerics": {"integrator": "bs3", "precision": "float64"}, "time": {"end": 3.0, "tolerance": 1e-3}},
+    "rates": {"equation": {"name": "burgers", "nu": 0.01}, "time": {"end": 0.3, "cfl": 0.5, "dt_every": 2}},
+}
+
+
+@pytest.mark.parametrize("kernel", ["shift", "native"])
+@pytest.mark.parametrize("name", FOLLOWING)
+def test_steps_that_follow_the_solution_are_recorded(name, kernel):
+    given = tables(
+        "rk4", equation={"name": "gray_scott", "D_u": 0.02, "D_v": 0.01}, boundary={}, output={"every": 0.13}
+    )
+    given |= {"initial": {"u": "1 + 0.3*sin(9*x)", "v": "0.3 + 0.1*cos(10*y)"}}
+    given |= {"objective": {"J": {"sum": "integral(u**2*v)", "every_steps": 3}}, **FOLLOWING[name]}
+    sweep = sweep_of({**given, "gradient": {"of": ["initial.u", "initial.v"]}}, kernel=kernel)
+    fields = sweep.forward.initial_fields()
+    sweep, plan = planned(sweep, fields)
+    _, clock = integrated(sweep.forward.problem, sweep.forward) if name == "tolerance" else (None, None)
+    sizes = {float(steps.dt) for steps in sweep.run.ranges}
+    assert len(sizes) > 2 and (clock is None or clock.step == sweep.steps == plan.steps)
+    results = [sweep(fields, states) for states in (1, plan.states)]
+    assert results[0].value == results[1].value == sweep.value(fields)
+    assert all(np.array_equal(results[0].arrays[key], array) for key, array in results[1].arrays.items())
+    slopes = taylor_slopes(sweep, sweep.forward.get(fields, ("u", "v")))
     assert all(abs(slope - 2.0) <= 0.05 for slope in slopes), slopes
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hpcstencil.backends.backend import BY_FFT, Advance, Reductions, Steps, Unsupported, never_known
+from hpcstencil.backends.backend import BY_FFT, Advance, Attempt, Reductions, Steps, Unsupported, never_known
 from hpcstencil.backends.native.compiler import begun, compiler
 from hpcstencil.backends.native.cost_model import account, cells_beside, least_work, steps_between_exchanges
 from hpcstencil.backends.native.program import Program, program
@@ -149,6 +149,7 @@ class LoweredToNative:
         from hpcstencil.backends.native.time_loop import (
             attempt_by_sections,
             attempt_in_a_call,
+            by_attempts,
             by_sections,
             in_calls,
             into_room,
@@ -164,12 +165,22 @@ class LoweredToNative:
         code = native(self.program, threads_for(device_grid.topology.device_count), plan.every, blocks, members)
         widths, alone = array.stepper.widths, bool(blocks) or not any(array.stepper.widths)
         measures_fields_only = all(isinstance(tree, Field) for tree in problem.measured.values())
-        advance = (
-            in_calls(code, device_grid, plan.every, widths, alone) if plan.every else by_sections(code, device_grid)
-        )
 
+        def attempt() -> Attempt:
+            """Return the function that attempts a step."""
+            if plan.every:
+                return attempt_in_a_call(code, device_grid, widths, array.norm)
+            return attempt_by_sections(code, device_grid, array.error_sums(), array.norm)
+
+        if problem.config.time.tolerance is not None:
+            advance = by_attempts(attempt())
+        elif plan.every:
+            advance = in_calls(code, device_grid, plan.every, widths, alone)
+        else:
+            advance = by_sections(code, device_grid)
         one_at_a_time = not members and not device_grid.devices.several
-        one_call = (alone or problem.config.time.tolerance is not None) and not device_grid.devices.several
+        adaptive = problem.config.time.tolerance is not None  # whose steps use the other memory themselves
+        one_call = (alone or adaptive) and not device_grid.devices.several
 
         def reductions(needs: Needs, trees: Sequence[Node]) -> Reductions:
             """Return the reductions of ``trees``, with those of plain fields by native code."""
@@ -192,11 +203,7 @@ class LoweredToNative:
 
         return Steps(
             advance=advance,
-            attempt=lambda: (
-                attempt_in_a_call(code, device_grid, widths, array.norm)
-                if plan.every
-                else attempt_by_sections(code, device_grid, array.error_sums(), array.norm)
-            ),
+            attempt=attempt,
             slopes=array.slopes,
             reductions=reductions,
             cellwise=array.cellwise,
@@ -207,7 +214,9 @@ class LoweredToNative:
             stayed_finite=code.all_finite if measures_fields_only else never_known,
             first_cells=FIRST_CELLS,
             inside=by_messages,
-            into=into_room(code, device_grid, widths) if plan.every and alone and one_at_a_time else None,
+            into=into_room(code, device_grid, widths)
+            if plan.every and alone and one_at_a_time and not adaptive
+            else None,
             attempt_of_member=None
             if any(widths) or not plan.every
             else lambda: attempt_in_a_call(replace(code, members=0), device_grid, widths, array.norm),

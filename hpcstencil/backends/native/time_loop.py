@@ -214,6 +214,23 @@ def attempt_in_a_call(native: Native, device_grid: DeviceGrid, widths: tuple[int
     return attempt
 
 
+def by_attempts(attempt: Attempt) -> Advance:
+    """Return the function that advances the fields by attempted steps, none of which is rejected.
+
+    A program that estimates errors has no other steps. Of the fields, each step overwrites those of the step before.
+    """
+
+    def advance(fields: Fields, parameters: Parameters, these: StepRange) -> Fields:
+        room = Fields()
+        for i in range(int(most(these.count))):
+            this = these.part(i, np.where(i < np.asarray(these.count), 1, 0))
+            after, _ = attempt(fields, parameters, this, room)
+            fields, room = after, fields
+        return fields
+
+    return advance
+
+
 def attempt_by_sections(native: Native, device_grid: DeviceGrid, sums: Body, norm: Norm) -> Attempt:
     """Return the `Attempt` that takes a step section by section, with an exchange before each section.
 
