@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from hpcstencil.adjoint.limits import plan_of_fit
 from hpcstencil.adjoint.plan import plan_of
 from hpcstencil.adjoint.problem import adjoint_of
 from hpcstencil.config.paths import stream_paths
@@ -88,16 +89,21 @@ def _without_long_lists(config: Config) -> Config:
 
 
 def _gradient(problem: Problem, topology: Topology) -> list[str]:
-    """Return a line with the plan of the reverse sweep, if the input asks for a gradient.
+    """Return a line with the plan of the reverse sweep, if the input asks for a gradient, and one with that of a fit.
 
-    Raises InputError for what has no gradient yet.
+    Raises InputError for what has no gradient yet, and for limits of the fit that do not make sense.
     """
     if not problem.config.gradient.of:
         return []
-    adjoint_of(problem, problem.initial)
+    unknowns = adjoint_of(problem, problem.initial).unknowns
     plan = plan_of(problem, topology)
     stored = f"{plan.states} stored states of {human(plan.bytes_per_state)} per process"
-    return [f"gradient              {stored}, {plan.taken} steps taken to reverse {plan.steps}"]
+    lines = [f"gradient              {stored}, {plan.taken} steps taken to reverse {plan.steps}"]
+    if problem.config.fit is not None:
+        words, size = plan_of_fit(problem, unknowns, problem.config.fit, topology)
+        held = f"; its vectors take {human(size)} per process" if size else ""
+        lines.append(f"fit                   {words}{held}")
+    return lines
 
 
 def _stencils(config: Config) -> list[str]:
