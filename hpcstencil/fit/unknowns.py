@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from hpcstencil.adjoint.limits import Limits
 from hpcstencil.adjoint.problem import Unknown
 from hpcstencil.fit.lbfgs import Box, Point, Vector
-from hpcstencil.gradient.sweep import Sweep
+from hpcstencil.gradient.other_values import SweepFor
 from hpcstencil.numerics.topology import Range
 from hpcstencil.simulation.simulation import Simulation
 from hpcstencil.symbolic import numpy_evaluate
@@ -90,14 +90,12 @@ def _size(forward: Simulation, values: Any) -> float:
 class Evaluation:
     """The objective of a run as a function of the unknowns: each call takes a run forwards and in reverse.
 
-    ``states`` is the number of stored states. ``compiled`` has the cached properties of the sweep, which are handed from one
-    evaluation to the next: compiled code takes the values as arguments.
+    ``states`` is the number of stored states.
     """
 
-    sweep: Sweep
+    sweep: SweepFor
     box: Box
     states: int
-    compiled: dict[str, Any] = field(default_factory=dict)
 
     def __call__(self, unknowns: Vector) -> Point | None:
         """The point with these unknowns; None if the objective or its gradient is not finite there. Collective."""
@@ -107,28 +105,13 @@ class Evaluation:
             return None
 
     def at(self, unknowns: Vector) -> Point:
-        """The point with these unknowns. Collective. Raises the NumericsError of `Sweep`."""
-        sweep = with_values(self.sweep, unknowns)
-        vars(sweep).update(self.compiled)
-        result = sweep(sweep.forward.initial_fields(), self.states)
-        own = {field.name for field in fields(sweep)}
-        self.compiled.update({name: kept for name, kept in vars(sweep).items() if name not in own})
+        """The point with these unknowns. Collective. Raises the NumericsError of the sweep."""
+        numbers = {key.partition(".")[2]: float(x) for key, x in unknowns.items() if not np.ndim(x)}
+        arrays = {key: OwnBlock(x) for key, x in unknowns.items() if np.ndim(x)}
+        result = self.sweep(numbers, arrays, lambda forward: forward.initial_fields(), self.states)
         gradient = dict[str, Any]()
         for key, x in unknowns.items():
-            values = np.array(self.sweep.forward.block(result.arrays[key])) if np.ndim(x) else result.numbers[key]
+            values = np.array(self.sweep.sweep.forward.block(result.arrays[key])) if np.ndim(x) else result.numbers[key]
             scaled = np.where(self.box.frozen[key], 0.0, values * np.float64(self.box.scale[key]))
             gradient[key] = scaled.astype(x.dtype)[()]
         return Point(unknowns, result.value, gradient)
-
-
-def with_values(sweep: Sweep, unknowns: Vector) -> Sweep:
-    """The same sweep with other values of the unknowns, by their keys, without its cached properties."""
-    numbers = {key.partition(".")[2]: float(value) for key, value in unknowns.items() if not np.ndim(value)}
-    arrays = {key: OwnBlock(value) for key, value in unknowns.items() if np.ndim(value)}
-
-    def changed(simulation: Simulation) -> Simulation:
-        problem = simulation.problem
-        problem = replace(problem, parameters={**problem.parameters, **numbers}, held={**problem.held, **arrays})
-        return replace(simulation, prepared=replace(simulation.prepared, problem=problem))
-
-    return replace(sweep, forward=changed(sweep.forward), backward=changed(sweep.backward))

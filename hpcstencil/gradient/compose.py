@@ -31,12 +31,15 @@ def sweep_of(
     plan = agree(communicator, lambda: plan_of(forward.problem, topology))
     devices = len(forward.device_grid.devices.devices)
     blocks = agree(communicator, lambda: Decomposed.of(adjoint.on(topology), communicator.size, devices))
-    data = forward.put(agree(communicator, lambda: _data(forward, held)))
+    data = forward.put(agree(communicator, lambda: data_of(forward, held)))
     return Sweep(forward, adjoint, compose(blocks), data), plan
 
 
-def _data(forward: Simulation, held: Mapping[str, Blocks]) -> dict[str, np.ndarray]:
-    """This process's blocks of the objective's data, by field. Raises InputError, on this process alone."""
+def data_of(forward: Simulation, held: Mapping[str, Blocks]) -> dict[str, np.ndarray]:
+    """This process's blocks of the objective's data, by field. ``held`` are those from Python, by dotted key.
+
+    Raises InputError, on this process alone.
+    """
     config, blocks = forward.problem.config, dict[str, np.ndarray]()
     for name, file in config.objective.arrays.items():
         key = at("objective", "data", name)
