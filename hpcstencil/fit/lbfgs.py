@@ -159,7 +159,7 @@ def begun(space: Space, box: Box, point: Point) -> State:
 def iterated(space: Space, box: Box, objective: Objective, state: State, history: int) -> State | None:
     """The state after one more iteration; None if there is no lower value along the direction, nor along the gradient."""
     margin = MARGIN * min(1.0, state.rows[-1].norm / state.rows[0].norm)
-    tried = 0
+    tried, least = 0, min(row.norm for row in state.rows)
     for pairs in (state.pairs, ()) if state.pairs else ((),):
         direction = _direction(space, box, state.point, pairs, margin)
         found = _search(space, box, objective, state.point, direction, 1.0 if pairs else None)
@@ -167,7 +167,7 @@ def iterated(space: Space, box: Box, objective: Objective, state: State, history
         if found.point is None:
             continue
         new, size = found.point, norm(space, box, found.point)
-        if new.value >= state.point.value and size >= state.rows[-1].norm:  # nothing but rounding
+        if new.value > state.point.value - _slack(space, state.point) and size >= least:  # nothing but rounding
             continue
         s = box.between(new.unknowns, state.point.unknowns)
         y = plus(new.gradient, -1.0, state.point.gradient)
@@ -227,7 +227,7 @@ def _search(
     if not slope0 < 0:
         return Found(None, 0.0, 0)
     length = length or FIRST / space.largest(direction)
-    slack = ROUNDING * space.precision * abs(value)
+    slack = _slack(space, start)
     low, high = (0.0, value, slope0), (math.inf, math.inf)
     best = Found(None, 0.0, 0)
     for trial in range(1, MOST_TRIALS + 1):
@@ -249,6 +249,11 @@ def _search(
         if length in (low[0], high[0]):
             return Found(best.point, best.length, trial)
     return Found(best.point, best.length, MOST_TRIALS)
+
+
+def _slack(space: Space, point: Point) -> float:
+    """A difference of the objective that may be rounding."""
+    return ROUNDING * space.precision * abs(point.value)
 
 
 def _between(low: tuple[float, float, float], high: tuple[float, float]) -> float:

@@ -92,7 +92,7 @@ def test_frozen_components_keep_their_values():
     x = Problem(function, np.full(30, 0.25), frozen=frozen).found(400).point.unknowns["x"]
     assert (x[:5] == 0.25).all()
     rest = np.linalg.solve(matrix[5:, 5:], -matrix[5:, :5] @ (0.25 - shift[:5]))
-    assert np.abs(x[5:] - shift[5:] - rest).max() < 1e-7
+    assert np.abs(x[5:] - shift[5:] - rest).max() < 1e-6  # the square root of the rounding of f
 
 
 def test_the_scale_is_a_change_of_units():
