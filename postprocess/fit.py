@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,7 @@ from postprocess.reader import FileProblem, opened
 
 AXES = ("x", "y", "z")
 OTHER = "#c8553d"  # colour of the gradient norm
-MOST_FIELDS = 4
+MOST_FIELDS, MOST_NUMBERS = 4, 6
 
 
 @dataclass(frozen=True)
@@ -80,8 +81,8 @@ def fit_figure(result: FitResult) -> Figure:
     figure = Figure(figsize=(4.4 * (1 + len(shown)), 3.9), layout="constrained")
     FigureCanvasAgg(figure)
     panels = figure.subplots(1, 1 + len(shown), squeeze=False)[0]
-    found = "".join(f"   {key} = {value:.6g}" for key, value in result.numbers.items())
-    figure.suptitle(as_text(result.title + found), x=0.02, ha="left", fontsize=11.5, color="0.1")
+    title = textwrap.fill(as_text(result.title), 40 * (1 + len(shown)))
+    figure.suptitle(title, x=0.02, ha="left", fontsize=11.5, color="0.1")
     _convergence(panels[0], result)
     for axes, name in zip(panels[1:], shown, strict=True):
         _field(figure, axes, result, name)
@@ -90,6 +91,8 @@ def fit_figure(result: FitResult) -> Figure:
 
 def _convergence(axes: Axes, result: FitResult) -> None:
     iterations = np.arange(len(result.objective))
+    found = [f"{key} = {value:.6g}" for key, value in result.numbers.items()]
+    axes.set_title("\n".join(map(as_text, found[:MOST_NUMBERS])), loc="left", fontsize=10, color="0.1")
     for values, name, colour in ((result.objective, "objective", LINE), (result.norm, "gradient norm", OTHER)):
         axes.plot(iterations, values / abs(values[0] or 1.0), "o-", color=colour, markersize=3.5, label=name)
     axes.set_yscale("log" if (result.objective > 0).all() and (result.norm > 0).all() else "symlog")
