@@ -369,7 +369,7 @@ class Simulation:
         return register
 
     def function(self, steps: int) -> Function:
-        """Return ``steps`` steps as a pure JAX function ``f(state, parameters=None) -> state``, for jax.jit and jax.vmap.
+        """Return ``steps`` steps as a pure JAX function ``f(state, parameters=None) -> state``, for jax.jit, vmap and grad.
 
         A state is a pytree with everything that a step needs. ``state["u"]`` is a JAX array of this process's block (on
         one process: the global grid), without ghost cells, in the dtype of the run, with the members of an ensemble
