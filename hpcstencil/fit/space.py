@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hpcstencil.backends.xla.reductions import bits_per_part, exact_sum, integer_parts
+from hpcstencil.backends.xla.reductions import CELLS_IN_NUMPY, PARTS, bits_per_part, exact_sum, integer_parts
 from hpcstencil.fit.lbfgs import Vector
 from hpcstencil.fit.smoothing import Smoothing
 from hpcstencil.runtime.communicator import Communicator
@@ -35,14 +35,11 @@ class Vectors:
         numbers = math.fsum(float(a[key]) * float(b[key]) for key in a if not np.ndim(a[key]))
         if not fields:
             return numbers
-        products = [np.multiply(a[key], b[key], dtype=np.float64) for key in fields]
-        largest = self.communicator.maximum(np.array([_largest(block) for block in products]))
-        exponents = [int(np.clip(math.frexp(size)[1], -1000, 1000)) for size in largest]
+        sizes = self.communicator.maximum(np.array([[_largest(each[key]) for key in fields] for each in (a, b)]))
+        # A bound of the products, which may be far from the largest: the parts have bits to spare.
+        exponents = [int(np.clip(sum(np.frexp(pair)[1]), -1000, 1000)) for pair in sizes.T]
         bits = bits_per_part(self.cells)
-        parts = [
-            np.sum(by_threads(lambda part, e=exponent: integer_parts(part, e, bits), block), 0)
-            for block, exponent in zip(products, exponents, strict=True)
-        ]
+        parts = [_parts(a[key], b[key], exponent, bits) for key, exponent in zip(fields, exponents, strict=True)]
         totals = self.communicator.total(np.array(parts, np.int64))
         sums = (exact_sum(total, exponent, bits) for total, exponent in zip(totals, exponents, strict=True))
         return math.fsum([numbers, *sums])
@@ -60,3 +57,16 @@ class Vectors:
 def _largest(values: np.ndarray) -> float:
     """The largest magnitude of an array as a float."""
     return max(float(values.max()), -float(values.min()))
+
+
+def _parts(a: np.ndarray, b: np.ndarray, exponent: int, bits: int) -> np.ndarray:
+    """The integer parts of the sum of the products of two blocks; see `integer_parts`."""
+
+    def of_part(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        (a, b), totals = (a.reshape(-1), b.reshape(-1)), np.zeros(PARTS, np.int64)
+        for first in range(0, len(a), CELLS_IN_NUMPY):
+            some = slice(first, first + CELLS_IN_NUMPY)
+            totals += integer_parts(np.multiply(a[some], b[some], dtype=np.float64), exponent, bits)
+        return totals
+
+    return np.sum(by_threads(of_part, a, b), 0)
