@@ -107,9 +107,10 @@ def fit(
             from_rank_0(communicator, lambda: write(path, config, result, whole))
         if environment_rank() == 0 and not quiet:
             rows = result.state.rows
+            evaluations = sum(row.evaluations for row in rows)
             numbers = "".join(f"{key:<21} {value:.10g}\n" for key, value in whole.items() if not value.ndim)
             echo(
                 f"{'objective':<21} {rows[-1].objective:.10g}, {rows[0].objective:.10g} at the start\n{numbers}"
-                f"{'iterations':<21} {len(rows) - 1}, with {sum(row.evaluations for row in rows)} evaluations\n"
+                f"{'iterations':<21} {len(rows) - 1}, with {evaluations} evaluation{'s' * (evaluations != 1)}\n"
                 f"{'end':<21} {result.why}\n{'fit':<21} {path}"
             )
