@@ -20,8 +20,15 @@ def sweep_of(
     problem = problem_of(**tables)
     adjoint = adjoint_of(problem, problem.initial)
     forward = simulation_of(problem, communicator, devices, kernel)
-    backward = simulation_of(adjoint.on(forward.plan.topology), communicator, devices, kernel)
+    backward = simulation_of(adjoint.reversing(forward.plan.topology), communicator, devices, kernel)
     return Sweep(forward, adjoint, backward, {})
+
+
+def several_at_once(sweep: Sweep, steps: int, communicator: Communicator | None = None, devices: int = 1) -> Sweep:
+    """The same sweep, which reverses ``steps`` steps together."""
+    problem = sweep.adjoint.reversing(sweep.forward.plan.topology, steps)
+    several = simulation_of(problem, communicator, devices, sweep.forward.kernel)
+    return replace(sweep, several=several, at_once=steps)
 
 
 def objective(sweep: Sweep, fields: Mapping[str, Any], numbers: Mapping[str, float]) -> float:

@@ -19,16 +19,20 @@ from typing import Any
 
 from hpcstencil.adjoint.operands import Operands
 from hpcstencil.adjoint.operators import transposed_operator
-from hpcstencil.symbolic.differentiate import ONE, RULES, ZERO, plus, times
+from hpcstencil.symbolic.differentiate import ONE, RULES, ZERO, over, plus, times
 from hpcstencil.symbolic.expressions import (
     OPERATORS,
+    Coordinate,
     DivGrad,
+    Field,
     Node,
+    Noise,
     Operator,
     Pointwise,
     bottom_up,
     shared,
     total,
+    walk,
 )
 from hpcstencil.symbolic.stencil_reach import Discretization
 
@@ -105,9 +109,32 @@ def transposed(
                     add(child, guards if guard is None or guard in guards else (*guards, guard), times(c, slope))
         elif isinstance(part, OPERATORS) and reached:
             wanted = {child for child in part.children if active[child]}
-            for child, tree in transposed_operator(part, _guarded(reached), wanted, operands, space):
-                add(child, (), tree)
+            factor, rest = _split(_guarded(reached))
+            for child, tree in transposed_operator(part, rest, wanted, operands, space):
+                add(child, (), times(factor, tree))
     return {leaf: _guarded(sums[leaf]) for leaf in leaves if leaf in sums}
+
+
+def _split(tree: Node) -> tuple[Node, Node]:
+    """A tree as (factor that is equal in all cells, rest), so that operators apply to the rest, which is often a field."""
+    if isinstance(tree, Pointwise):
+        x = tree.arguments
+        if tree.function == "multiply":
+            if _uniform(x[0]) or _uniform(x[1]):
+                factor, other = x if _uniform(x[0]) else (x[1], x[0])
+                inner, rest = _split(other)
+                return times(factor, inner), rest
+            (f, a), (g, b) = _split(x[0]), _split(x[1])
+            return times(f, g), times(a, b)
+        if tree.function == "divide" and _uniform(x[1]):
+            inner, rest = _split(x[0])
+            return over(inner, x[1]), rest
+    return ONE, tree
+
+
+def _uniform(tree: Node) -> bool:
+    """Whether a tree has the same value in all cells."""
+    return not any(isinstance(part, Field | Coordinate | Noise) for part in walk(tree))
 
 
 def _slopes(part: Pointwise, active: Mapping[Node, bool]) -> Iterator[tuple[Node, tuple[Node, bool] | None, Node]]:

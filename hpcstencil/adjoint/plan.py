@@ -2,42 +2,113 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from hpcstencil.adjoint.checkpointing import steps_taken
+from hpcstencil.adjoint.checkpointing import Advance, actions
+from hpcstencil.adjoint.problem import Adjoint
+from hpcstencil.adjoint.stages import separate
+from hpcstencil.numerics.schedule import Clock, Schedule, StepRange
 from hpcstencil.numerics.topology import Topology
-from hpcstencil.problem.problem import Problem
+from hpcstencil.problem.decomposition import most_steps
 from hpcstencil.validation.errors import InputError
 from hpcstencil.validation.messages import shown
+
+MOST = 4  # most steps of one stage that native code reverses together; more need more memory than its caches have
 
 
 @dataclass(frozen=True)
 class SweepPlan:
-    """The number of ``steps`` of a run, the number of stored ``states``, and the bytes of a state on each process."""
+    """The steps of a run in ``groups`` that are reversed together, the number of stored ``states``, and the bytes of a state on
+    each process. ``states`` is 0 if none are needed. ``bytes_beside`` is the memory of a process for all other fields of the
+    sweep: those of the equation, of the reverse steps, and of native code."""
 
-    steps: int
+    groups: tuple[int, ...]
     states: int
     bytes_per_state: int
+    bytes_beside: int
+
+    @property
+    def bytes(self) -> int:
+        """The memory of each process for all fields."""
+        return self.states * self.bytes_per_state + self.bytes_beside
+
+    @property
+    def steps(self) -> int:
+        """The number of steps of the run."""
+        return sum(self.groups)
 
     @property
     def taken(self) -> int:
-        """The number of steps that are taken forwards, those that are taken again included."""
-        return steps_taken(self.steps, self.states)
+        """The number of steps that are taken forwards, those that are taken again included, without those that are taken again
+        inside of the reversal of a group."""
+        if not self.states:
+            return self.steps
+        starts = [0, *itertools.accumulate(self.groups)]
+        plan = actions(len(self.groups), self.states)
+        return sum(starts[each.last] - starts[each.first] for each in plan if isinstance(each, Advance))
 
 
-def plan_of(problem: Problem, topology: Topology) -> SweepPlan:
-    """The plan for the blocks of ``topology``, from [gradient]. Without a limit there, every state is stored.
+def steps_at_once(adjoint: Adjoint, topology: Topology, kernel: str) -> int:
+    """The number of steps that the ``kernel`` reverses together.
+
+    Native code computes the states between them from the first one, in its caches. Their times are rounded in another way than
+    in the run, so it is 1 if anything depends on the time, to keep the bits for every number of stored states.
+    """
+    method = adjoint.forward.method
+    if kernel != "native" or not adjoint.needs_states or adjoint.follows_time:
+        return 1
+    most = MOST // (1 if separate(method) else len(method.stages))
+    return max((n for n in range(1, most + 1) if most_steps(adjoint.reversing(topology, n), topology)), default=1)
+
+
+def ranges(schedule: Schedule, first: int, last: int) -> Iterator[StepRange]:
+    """Yield the steps from number ``first`` to ``last``, in ranges of equal size."""
+    clock = Clock(first, schedule.time_of(first))
+    while clock.step < last:
+        leap = schedule.leap(clock, 0.0, last - clock.step)
+        yield leap.steps
+        clock = leap.after
+
+
+def groups_of(schedule: Schedule, adjoint: Adjoint, at_once: int) -> Iterator[StepRange]:
+    """Yield the steps of a run in groups: ``at_once`` steps, or one where fewer are left of equal size.
+
+    If neither states nor times are needed, all steps of equal size are a group.
+    """
+    total = schedule.total_steps
+    assert total is not None  # `adjoint_of` refuses steps of other sizes
+    for steps in ranges(schedule, 0, total):
+        done = 0
+        while done < steps.count:
+            left = steps.count - done
+            size = at_once if adjoint.needs_states else 1 if adjoint.follows_time else left
+            count = size if size <= left else 1
+            yield steps.part(done, count)
+            done += count
+
+
+def plan_of(adjoint: Adjoint, topology: Topology, at_once: int) -> SweepPlan:
+    """The plan for the blocks of ``topology``, from [gradient]. Without a limit there, every state that is needed is stored.
 
     The steps of the problem must have a given size. Raises InputError if the memory that is given has no room for a state.
     """
-    steps, gradient = problem.schedule().total_steps, problem.config.gradient
-    assert steps is not None
+    problem = adjoint.forward
+    gradient, time = problem.config.gradient, problem.config.time
+    groups = tuple(group.count for group in groups_of(Schedule(time.end, time.dt), adjoint, at_once))
     itemsize = np.dtype(problem.config.numerics.precision).itemsize
     size = len(problem.trees) * math.prod(topology.capacity()) * topology.device_count * itemsize
-    states = gradient.checkpoints or steps
+    one = size // len(problem.trees)
+    constant = len(problem.fields) - len(problem.trees)
+    # The fields that the run begins with, those of the reverse steps before and after them, and those that native code keeps.
+    beside = size + 2 * len(adjoint.rates) * one + size + 3 * constant * one
+    if not adjoint.needs_states:
+        return SweepPlan(groups, 0, size, beside)
+    states = gradient.checkpoints or len(groups)
     if gradient.memory is not None:
         assert gradient.bytes is not None
         states = gradient.bytes // size
@@ -46,4 +117,4 @@ def plan_of(problem: Problem, topology: Topology) -> SweepPlan:
                 f"gradient.memory: expected room for at least one state of {size} bytes, but got {shown(gradient.memory)}; "
                 "give more, or take more processes"
             )
-    return SweepPlan(steps, min(states, steps), size)
+    return SweepPlan(groups, min(states, len(groups)), size, beside + size)

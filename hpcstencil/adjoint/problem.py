@@ -5,20 +5,26 @@ Its fields, for a field u and a parameter p of the equation:
   adjoint.u      λ, the derivative of the objective with respect to dt times the slopes there; constant too
   transposed.u   the result; the step adds (∂f/∂u)ᵀ λ to it
   gradient.p     the derivative with respect to p, per cell; the step adds (∂f/∂p)ᵀ λ to it
-So any backend computes a stage of the reverse step (`stages`) as it computes a step of an equation.
+
+`Adjoint.reversing` makes a problem of it whose step reverses steps of the equation, by a method of its own (`stages`). Its
+fields are u before these steps, adjoint.u, which it takes from the end of the steps to their beginning, and gradient.p. So any
+backend computes a reverse step as it computes a step of an equation.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from hpcstencil.adjoint.differentiate import tangent, transposed
 from hpcstencil.adjoint.operands import Operands
 from hpcstencil.adjoint.operators import STAGGERED
+from hpcstencil.adjoint.stages import cotangent, reversed_steps, separate, sums
 from hpcstencil.config.settings import DiagnosticsConfig
 from hpcstencil.numerics.integrators import INTEGRATORS
 from hpcstencil.numerics.topology import Topology
+from hpcstencil.problem.decomposition import most_steps
 from hpcstencil.problem.problem import Problem
 from hpcstencil.symbolic.differentiate import ONE, ZERO, plus, times
 from hpcstencil.symbolic.expressions import (
@@ -28,6 +34,8 @@ from hpcstencil.symbolic.expressions import (
     Noise,
     Parameter,
     Reduction,
+    Series,
+    Time,
     bottom_up,
     parameter_field,
     rebuilt,
@@ -75,8 +83,9 @@ class Adjoint:
     fields SEED; under START, what gradient.p gains from the initial expressions; under PRODUCTS, if it is verified, the terms
     of λ·(∂f/∂u v) and (transposed field)·v, with v in the fields tangent.u.
 
-    ``reductions`` are the reductions of the objective, and ``slopes`` its derivatives with respect to each of them, as trees
-    of all. ``direct`` are the derivatives of the objective with respect to parameters that stand outside reductions, by name.
+    ``forward`` is the problem itself. ``reductions`` are the reductions of the objective, and ``slopes`` its derivatives with
+    respect to each of them, as trees of all. ``direct`` are the derivatives of the objective with respect to parameters that
+    stand outside reductions, by name.
     """
 
     unknowns: tuple[Unknown, ...]
@@ -84,14 +93,85 @@ class Adjoint:
     reductions: tuple[Reduction, ...]
     slopes: tuple[Node, ...]
     direct: Mapping[str, Node]
+    forward: Problem
 
-    def on(self, topology: Topology) -> Problem:
-        """The adjoint problem on the blocks of the problem."""
-        config = self.problem.config
-        blocks = replace(
-            config.decomposition, processes=topology.processes, devices=topology.devices, steps_per_exchange=1
+    @cached_property
+    def rates(self) -> dict[str, Node]:
+        """What a reverse step adds up, by the fields adjoint.u and gradient.p: the transposed right-hand sides."""
+        trees = self.problem.trees
+        fields = {ADJOINT + name: trees[TRANSPOSED + name] for name in self.forward.trees}
+        return fields | {name: tree for name, tree in trees.items() if name.startswith(GRADIENT)}
+
+    @cached_property
+    def read(self) -> set[Node]:
+        """The nodes on whose values a reverse step depends, boundary conditions included."""
+        parts = {part for tree in self.rates.values() for part in walk(tree)}
+        values = [v for (operand, _, _), face in self.problem.faces.items() if operand in parts for v in face.values]
+        return parts | {part for value in values for part in walk(value)}
+
+    @property
+    def needs_states(self) -> bool:
+        """Whether reverse steps need the fields before the steps: not if the equation is linear, and only initial values are
+        asked for."""
+        return any(Field(name) in self.read for name in self.forward.trees)
+
+    @property
+    def follows_time(self) -> bool:
+        """Whether reverse steps depend on the time."""
+        forward = self.forward
+        values = [value for face in forward.faces.values() for value in face.values]
+        of_states = (part for tree in (*forward.trees.values(), *values) for part in walk(tree))
+        parts = (*self.read, *of_states) if self.needs_states else self.read
+        return any(isinstance(part, Time | Series) for part in parts)
+
+    @property
+    def groups(self) -> tuple[int, ...]:
+        """The groups of the fields, (0,) if the method is not partitioned."""
+        return tuple(sorted(set(self.forward.groups.values()))) or (0,)
+
+    @cached_property
+    def movers(self) -> dict[str, set[int]]:
+        """The groups of those fields u whose adjoint.u moves a field of a reverse step, by that field."""
+        groups = self.forward.groups
+        owners = {Field(ADJOINT + name): groups.get(name, 0) for name in self.forward.trees}
+        return {name: {owners[part] for part in walk(tree) if part in owners} for name, tree in self.rates.items()}
+
+    def reversing(self, topology: Topology, steps: int = 1) -> Problem:
+        """The problem on these blocks whose step reverses ``steps`` steps of the equation, with their size as dt.
+
+        With one step, it has the diagnostics and the derived values of ``problem``. If `needs_states` is false, it has no
+        fields of the equation that change.
+        """
+        forward, problem, method = self.forward, self.problem, self.forward.method
+        states = forward.trees if self.needs_states else {}
+        apart = separate(method) and all(len(found) <= 1 for found in self.movers.values())
+        groups = {name: forward.groups.get(name, 0) for name in states}
+        for name in self.rates:
+            if apart:
+                groups[name] = cotangent(next(iter(self.movers[name]), 0))
+            elif name.startswith(GRADIENT):
+                groups[name] = sums(method)
+            else:
+                groups[name] = cotangent(forward.groups.get(name.removeprefix(ADJOINT), 0))
+        kept = [name for name in forward.fields if name not in forward.trees]
+        fields = (*states, *self.rates, *kept)
+        made = replace(
+            problem,
+            fields=fields,
+            memory=fields,
+            trees={**states, **self.rates},
+            method=reversed_steps(method, self.groups, steps, bool(states), apart),
+            groups=groups,
         )
-        return replace(self.problem, config=replace(config, decomposition=blocks))
+        if steps > 1:
+            made = replace(made, diagnostics={}, derived={})
+        blocks = replace(
+            made.config.decomposition,
+            processes=topology.processes,
+            devices=topology.devices,
+            steps_per_exchange="auto" if not states or not most_steps(made, topology) else 1,
+        )
+        return replace(made, config=replace(made.config, decomposition=blocks))
 
 
 def adjoint_of(problem: Problem, expressed: Iterable[str], verified: bool = False) -> Adjoint:
@@ -172,7 +252,7 @@ def adjoint_of(problem: Problem, expressed: Iterable[str], verified: bool = Fals
     )
     outer = {one.name: tangent(objective, {one.node: ONE}, places, space) for one in parameters if one.kind == "number"}
     slopes = tuple(tangent(objective, {part: ONE}, places, space) for part in reductions)
-    return Adjoint(unknowns, adjoint, reductions, slopes, outer)
+    return Adjoint(unknowns, adjoint, reductions, slopes, outer, problem)
 
 
 def unknowns_of(problem: Problem) -> tuple[Unknown, ...]:

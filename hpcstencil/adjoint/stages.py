@@ -1,56 +1,162 @@
-"""The transpose of one time step, from the table of stages of its method.
+"""The reverse of time steps, as one step of another method: its stages are those of the steps, then those of their transposes.
 
 With the stages y_i = Σ_j a_ij y_j + dt Σ_j b_ij f(t + c_j dt, y_j), i = 1 .. s, and ȳ_s the derivative of the objective with
 respect to the result y_s, for j = s - 1 .. 0
   k̄_j = dt Σ_(i > j) b_ij ȳ_i,   ȳ_j = Σ_(i > j) a_ij ȳ_i + (∂f/∂u)ᵀ(y_j) k̄_j,
 and each parameter p gets Σ_j (∂f/∂p)ᵀ(y_j) k̄_j. ȳ_0 belongs to the fields before the step. This is the chain rule, for any
 method in Shu-Osher form (W. Hager, Numerische Mathematik 87 (2000) 247-282, for Butcher tables).
+
+The method `reversed_steps` makes of this has the fields u, ȳ and the sums p̄. It begins with u before the steps and ȳ after
+them, takes the stages of u except the last one, and then those of ȳ from the last to the first. Where (∂f/∂u)ᵀ(y_j) is
+evaluated, a stage puts u back to y_j. u ends as it began. A backend takes these stages like those of any step, so values
+between them need not be stored, and the halos are exchanged once.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from hpcstencil.numerics.integrators import Method
+from hpcstencil.numerics.integrators import Method, Stage, Terms
 
 
-@dataclass(frozen=True)
-class TransposedStage:
-    """The weights with which later stages i enter stage ``number`` j, by field: the a_ij and the b_ij, as (i, weight).
+def cotangent(group: int) -> int:
+    """The group of the derivatives ȳ of the fields of a ``group`` of the forward method."""
+    return -2 - group
 
-    A field without ``slopes`` has k̄_j = 0.
+
+def sums(method: Method) -> int:
+    """The group of the gradients of parameters, which add up. In a method of one stage ȳ adds up too."""
+    return cotangent(0) if len(method.stages) == 1 else -1
+
+
+def separate(method: Method) -> bool:
+    """Whether each stage moves one group of fields from the stage before, as in leapfrog without damping.
+
+    If moreover all that the transposed right-hand sides move is moved by the ȳ of one group each, its stages have the same
+    form: leapfrog with the groups exchanged.
     """
+    return method.partitioned and all(
+        stage.group is not None and stage.values == ((j, 1.0),) and [i for i, _ in stage.slopes] == [j]
+        for j, stage in enumerate(method.stages)
+    )
 
-    number: int
-    values: Mapping[str, tuple[tuple[int, float], ...]]
-    slopes: Mapping[str, tuple[tuple[int, float], ...]]
+
+def reversed_steps(method: Method, groups: tuple[int, ...], steps: int, with_states: bool, apart: bool) -> Method:
+    """The method whose step reverses some ``steps`` of ``method``, which must not be a multistep one.
+
+    ``groups`` are those of the fields, (0,) if the method is not partitioned. The groups of the new method are: for the fields
+    themselves their own, for their ȳ `cotangent`, and `sums` for the gradients of parameters. If it is ``apart``, which
+    needs `separate`, all that the ȳ of a group move is in the `cotangent` of that group instead. Without states there are no
+    fields but ȳ and the sums; the derivatives must not depend on the fields then.
+    """
+    assert not method.multistep and (separate(method) or not apart)
+    making = _Making(method, groups, with_states, apart)
+    starts = [making.forwards(k, whole=k < steps - 1) for k in range(steps)] if with_states else [[0]] * steps
+    making.cotangents = dict.fromkeys(groups, len(making.stages))
+    for k in reversed(range(steps)):
+        making.backwards(k, starts[k])
+    # Slopes that several stages of a step use are rounded before they are added; so they are here, for the same bits.
+    uses = Counter(j for stage in method.stages for j, _ in stage.slopes)
+    shared = {start[j] for start in starts for j in uses if uses[j] > 1} if with_states else set()
+    return Method(tuple(making.stages), order=1, times=tuple(making.nodes), rounded=frozenset(shared))
+
+
+@dataclass
+class _Making:
+    """The stages of the new method so far, with the nodes c of their results; ``state`` and ``cotangents`` are the numbers of
+    the results that hold the present u, and the present ȳ by group."""
+
+    method: Method
+    groups: tuple[int, ...]
+    with_states: bool
+    apart: bool
+    stages: list[Stage] = field(default_factory=list)
+    nodes: list[float] = field(default_factory=lambda: [0.0])
+    state: int = 0
+    cotangents: dict[int, int] = field(default_factory=dict)
 
     @property
-    def evaluates(self) -> bool:
-        """Whether (∂f/∂u)ᵀ is evaluated at y_j."""
-        return any(self.slopes.values())
+    def now(self) -> int:
+        """The number of the last result."""
+        return len(self.stages)
 
+    def add(self, node: float, values: Terms, slopes: Terms, group: int) -> int:
+        """Add a stage and return the number of its result."""
+        self.stages.append(Stage(values, slopes, group))
+        self.nodes.append(node)
+        return self.now
 
-def transposed_stages(method: Method, groups: Mapping[str, int], fields: tuple[str, ...]) -> list[TransposedStage]:
-    """The stages of the reverse step of a method, in the order in which they are taken.
+    def forwards(self, k: int, whole: bool) -> list[int]:
+        """Add the stages of step k, and its last one if it is ``whole``. Returns the numbers of y_0 .. y_(s-1)."""
+        method = self.method
+        y = [self.state]
+        for i, stage in enumerate(method.stages if whole else method.stages[:-1], start=1):
+            values, slopes = ([(y[j], weight) for j, weight in terms] for terms in (stage.values, stage.slopes))
+            group = 0 if stage.group is None else stage.group
+            y.append(self.add(k + method.nodes[i], tuple(values), tuple(slopes), group))
+        self.state = y[-1]
+        return y[: len(method.stages)]
 
-    ``groups`` is the group of each field of a partitioned method, whose stages leave the other group as it is. The method
-    must not be a multistep one.
-    """
-    assert not method.multistep
-    result = []
-    for j in reversed(range(len(method.stages))):
-        values: dict[str, tuple[tuple[int, float], ...]] = {}
-        slopes: dict[str, tuple[tuple[int, float], ...]] = {}
-        for name in fields:
-            a, b = [], []
-            for i, stage in enumerate(method.stages, start=1):
-                if stage.group is not None and groups[name] != stage.group:
-                    a += [(i, 1.0)] if i == j + 1 else []
-                else:
-                    a += [(i, weight) for number, weight in stage.values if number == j]
-                    b += [(i, weight) for number, weight in stage.slopes if number == j]
-            values[name], slopes[name] = tuple(a), tuple(b)
-        result.append(TransposedStage(j, values, slopes))
-    return result
+    def restored(self, node: float, state: int) -> None:
+        """Make the last result one at this node with u from the result number ``state``, and with the present ȳ."""
+        if self.with_states and self.state != state:
+            for group in self.groups:
+                self.add(node, ((state, 1.0),), (), group)
+            self.state = state
+        elif self.nodes[-1] != node:
+            group = self.groups[0]
+            self.add(node, ((self.cotangents[group], 1.0),), (), cotangent(group))
+
+    def backwards(self, k: int, y: list[int]) -> None:
+        """Add the stages of the transpose of step k, whose stage values y_j are the results with these numbers."""
+        method = self.method
+        bars = {len(method.stages): dict(self.cotangents)}
+        for j in reversed(range(len(method.stages))):
+            node = k + method.nodes[j]
+            values = {group: self.terms(group, j, bars, "values") for group in self.groups}
+            slopes = {group: self.terms(group, j, bars, "slopes") for group in self.groups}
+            if any(slopes.values()):
+                self.restored(node, y[j] if self.with_states else 0)
+            if self.apart:
+                moved = method.stages[j].group
+                assert moved is not None
+                ((_, weight),) = method.stages[j].slopes
+                self.add(node, ((self.now, 1.0),), ((self.now, weight),), cotangent(moved))
+                self.cotangents = dict.fromkeys(self.groups, self.now)
+            elif any(slopes.values()):
+                self.evaluated(node, values, slopes)
+            else:
+                for group, terms in values.items():
+                    self.cotangents[group] = self.add(node, terms, (), cotangent(group))
+            bars[j] = dict(self.cotangents)
+
+    def terms(self, group: int, j: int, bars: Mapping[int, Mapping[int, int]], kind: str) -> Terms:
+        """The terms of Σ_i a_ij ȳ_i or Σ_i b_ij ȳ_i (``kind`` "values" or "slopes") of the fields of a group."""
+        found = []
+        for i, stage in enumerate(self.method.stages, start=1):
+            if stage.group is not None and group != stage.group:
+                found += [(bars[i][group], 1.0)] if kind == "values" and i == j + 1 else []
+            else:
+                found += [(bars[i][group], weight) for number, weight in getattr(stage, kind) if number == j]
+        return tuple(found)
+
+    def evaluated(self, node: float, values: Mapping[int, Terms], slopes: Mapping[int, Terms]) -> None:
+        """Add the stages of ȳ_j and of the sums, from the derivatives at the present u of what ``slopes`` combine."""
+        weight = 1.0
+        if len(self.groups) == 1 and len(slopes[self.groups[0]]) == 1:
+            group = self.groups[0]
+            ((source, weight),) = slopes[group]
+            if source != self.cotangents[group]:
+                self.cotangents[group] = self.add(node, ((source, 1.0),), (), cotangent(group))
+        else:
+            for group, terms in slopes.items():  # fields that the stage does not move count as 0
+                self.add(node, terms or ((self.cotangents[group], 0.0),), (), cotangent(group))
+        here = self.now
+        if sums(self.method) not in map(cotangent, self.groups):
+            self.add(node, ((here, 1.0),), ((here, weight),), sums(self.method))
+        elif values[0] == ((self.cotangents[0], 1.0),):
+            values = {0: ((here, 1.0),)}  # the same value, of all that adds up
+        for group, terms in values.items():
+            self.cotangents[group] = self.add(node, terms, ((here, weight),), cotangent(group))

@@ -45,6 +45,10 @@ Advance = Callable[["Fields", "Parameters", "StepRange"], "Fields"]
 # keep its fields. ``room`` are fields that nobody needs any more: the results may take their memory. It may be empty.
 Attempt = Callable[["Fields", "Parameters", "StepRange", "Fields"], "tuple[Fields, np.ndarray]"]
 
+# (fields, room, parameters, range of steps) -> fields after these steps. Those that the steps do not change are overwritten.
+# The others are kept; ``room`` is memory for their results, by name, or empty.
+Into = Callable[["Fields", "Fields", "Parameters", "StepRange"], "Fields"]
+
 # (fields, parameters, t) -> one array per tree with its value in every cell, laid out like a field. Collective.
 Cellwise = Callable[["Fields", "Parameters", "Number"], "list[jax.Array]"]
 
@@ -141,6 +145,8 @@ class Steps:
     inside
         Makes a form of ``advance`` for use inside other compiled code, which may call it several times at once. If it is
         None, ``advance`` itself serves. Neither works there unless the exchange is `Exchange.fused`.
+    into
+        The form of ``advance`` that stores results in other memory. None if the backend has no use for it.
     """
 
     advance: Advance
@@ -153,6 +159,7 @@ class Steps:
     stayed_finite: Callable[[], bool] = never_known
     first_cells: int = 1
     inside: Callable[[], Advance] | None = None
+    into: Into | None = None
     attempt_of_member: Callable[[], Attempt] | None = None
 
 

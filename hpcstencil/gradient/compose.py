@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from hpcstencil.adjoint.plan import SweepPlan, plan_of
+from hpcstencil.adjoint.plan import SweepPlan, plan_of, steps_at_once
 from hpcstencil.adjoint.problem import Adjoint
 from hpcstencil.gradient.sweep import Sweep
 from hpcstencil.problem.parameter_files import Blocks
@@ -28,11 +28,17 @@ def sweep_of(
     states is, or if the data do not fit.
     """
     communicator, topology = forward.communicator, forward.plan.topology
-    plan = agree(communicator, lambda: plan_of(forward.problem, topology))
+    at_once = steps_at_once(adjoint, topology, forward.kernel)
+    plan = agree(communicator, lambda: plan_of(adjoint, topology, at_once))
     devices = len(forward.device_grid.devices.devices)
-    blocks = agree(communicator, lambda: Decomposed.of(adjoint.on(topology), communicator.size, devices))
+
+    def reversing(steps: int) -> Simulation:
+        problem = adjoint.reversing(topology, steps)
+        return compose(agree(communicator, lambda: Decomposed.of(problem, communicator.size, devices)))
+
     data = forward.put(agree(communicator, lambda: data_of(forward, held)))
-    return Sweep(forward, adjoint, compose(blocks), data), plan
+    several = reversing(at_once) if at_once > 1 else None
+    return Sweep(forward, adjoint, reversing(1), data, several, at_once), plan
 
 
 def data_of(forward: Simulation, held: Mapping[str, Blocks]) -> dict[str, np.ndarray]:

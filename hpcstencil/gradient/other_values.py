@@ -36,8 +36,12 @@ class SweepFor:
         `Sweep`.
         """
         sweep = self.sweep
+        several = None if sweep.several is None else _with(sweep.several, numbers, held)
         other = replace(
-            sweep, forward=_with(sweep.forward, numbers, held), backward=_with(sweep.backward, numbers, held)
+            sweep,
+            forward=_with(sweep.forward, numbers, held),
+            backward=_with(sweep.backward, numbers, held),
+            several=several,
         )
         vars(other).update(self.compiled)
         result = other(begin(other.forward), states)

@@ -1,35 +1,37 @@
 """The reverse sweep: the objective at the end of a run, and its derivatives with respect to the unknowns.
 
-The run is taken forwards by the backend of the problem. Its steps are reversed one after the other, the last first
-(`adjoint.stages`). Each stage of a reverse step is one step of the adjoint problem, which a backend computes with the same
-halos and the same bits for every decomposition as any other step. States come from a schedule (`adjoint.checkpointing`).
+The run is taken forwards by the backend of the problem. Its steps are reversed in groups, the last first. Reversing a group is
+one step of another problem (`Adjoint.reversing`), which a backend computes with the same halos and the same bits for every
+decomposition as any other step. It begins with the state before the group, which comes from a schedule
+(`adjoint.checkpointing`). If no states are needed, all steps of equal size are one group.
 """
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from hpcstencil.adjoint.checkpointing import Advance, actions
-from hpcstencil.adjoint.problem import ADJOINT, END, GRADIENT, OBJECTIVE, SEED, START, TRANSPOSED, Adjoint
-from hpcstencil.adjoint.stages import TransposedStage, transposed_stages
+from hpcstencil.adjoint.checkpointing import Advance, Reverse, actions
+from hpcstencil.adjoint.plan import groups_of, ranges
+from hpcstencil.adjoint.problem import END, OBJECTIVE, SEED, START, Adjoint
 from hpcstencil.backends.backend import Reductions
 from hpcstencil.distributed.device_grid import Body
 from hpcstencil.distributed.halo import Fields
-from hpcstencil.numerics.schedule import Clock, Schedule, StepRange
+from hpcstencil.numerics.schedule import Schedule, StepRange
 from hpcstencil.simulation.diagnostics import Diagnostics
 from hpcstencil.simulation.simulation import Simulation
 from hpcstencil.symbolic import numpy_evaluate
 from hpcstencil.symbolic.expressions import Field, Node, Time
 from hpcstencil.validation.errors import NumericsError
-
-Terms = tuple[tuple[int, float], ...]
 
 
 @dataclass(frozen=True)
@@ -47,15 +49,18 @@ class Result:
 
 @dataclass(frozen=True)
 class Sweep:
-    """A problem and its adjoint on this process: ``forward`` takes the steps, ``backward`` those of the adjoint problem.
+    """A problem and its adjoint on this process: ``forward`` takes steps, and each step of ``backward`` reverses one.
 
-    Both have the same blocks. ``data`` are the fields of the objective's data on the devices.
+    A step of ``several``, if there is one, reverses ``at_once`` steps. All have the same blocks. ``data`` are the fields of the
+    objective's data on the devices.
     """
 
     forward: Simulation
     adjoint: Adjoint
     backward: Simulation
     data: Fields
+    several: Simulation | None = None
+    at_once: int = 1
 
     @cached_property
     def schedule(self) -> Schedule:
@@ -71,35 +76,20 @@ class Sweep:
         return total
 
     @cached_property
+    def groups(self) -> list[StepRange]:
+        """The steps of the run in groups, each of which is reversed together."""
+        return [*groups_of(self.schedule, self.adjoint, self.at_once)]
+
+    @cached_property
     def changing(self) -> tuple[str, ...]:
         """The names of the fields that the steps change."""
         return tuple(self.forward.problem.trees)
 
     @cached_property
-    def stages(self) -> list[TransposedStage]:
-        """The stages of a reverse step."""
-        problem = self.forward.problem
-        return transposed_stages(problem.method, problem.groups, self.changing)
-
-    @cached_property
-    def slopes(self) -> Body:
-        """The function (fields, parameters, t) -> time derivatives by field."""
-        return self.forward.steps.slopes()
-
-    @cached_property
-    def combined(self) -> Body:
-        """The function (arrays, weights) -> weighted sums of arrays, all by name: each a new array."""
-
-        def body(arrays: Mapping[str, Sequence[jax.Array]], weights: Mapping[str, jax.Array]) -> Fields:
-            result = {}
-            for name, terms in arrays.items():
-                scaled = [weights[name][n].astype(array.dtype) * array for n, array in enumerate(terms)]
-                result[name] = scaled[0]
-                for term in scaled[1:]:
-                    result[name] = result[name] + term
-            return result
-
-        return self.forward.device_grid.compiled(body, 1)
+    def copied(self) -> Body:
+        """The function fields -> copies of them, which steps may overwrite."""
+        copies = self.forward.device_grid.compiled(lambda fields: jax.tree.map(jnp.copy, fields), 0)
+        return lambda fields: copies(fields) if fields else {}
 
     @cached_property
     def sums(self) -> Reductions:
@@ -114,39 +104,74 @@ class Sweep:
         ``states`` is the number of stored states. The fields are kept. Raises NumericsError, on all processes, if the
         objective or its gradient is not finite.
         """
-        constant = {name: array for name, array in fields.items() if name not in self.changing}
+        constant = self.copied({name: array for name, array in fields.items() if name not in self.changing})
         stored = {0: {name: fields[name] for name in self.changing}}
-        value, cotangents = math.nan, dict[str, Any]()
+        free = Spare(self.copied, self.forward.device_grid.devices.several)
+        value, cotangents = math.nan, Fields()
         direct: Mapping[str, float] = {}
-        for action in actions(self.steps, states):
+        starts = [0, *itertools.accumulate(group.count for group in self.groups)]
+        plan = actions(len(self.groups), states) if self.adjoint.needs_states else without_states(len(self.groups))
+        for action in plan:
             if isinstance(action, Advance):
-                found = self.advanced({**stored[action.first], **constant}, action.first, action.last)
-                if action.last < self.steps:
-                    stored[action.last] = {name: found[name] for name in self.changing}
+                found = self.kept_and_taken(
+                    stored[action.first], constant, starts[action.first], starts[action.last], free
+                )
+                constant = {name: found[name] for name in constant}
+                after = {name: found[name] for name in self.changing}
+                if action.last < len(self.groups):
+                    stored[action.last] = after
                 else:
                     value, cotangents, direct = self.at_end(found)
+                    free.add(after)
                 continue
-            cotangents = self.reversed_step(stored[action.step], constant, cotangents, action.step)
-            if action.step:
-                del stored[action.step]
+            state = Fields()
+            if self.adjoint.needs_states:
+                state = stored.pop(action.step) if action.step else free.copied(stored[0])
+            found = self.reversed({**state, **constant}, cotangents, self.groups[action.step], free)
+            constant, cotangents = ({name: found[name] for name in each} for each in (constant, cotangents))
+            free.add({name: found[name] for name in state})
         return self.result(value, self.at_start(cotangents, constant), direct)
 
     def ranges(self, first: int, last: int) -> Iterator[StepRange]:
         """Yield the steps from number ``first`` to ``last``, in ranges of equal size."""
-        clock = Clock(first, self.schedule.time_of(first))
-        while clock.step < last:
-            leap = self.schedule.leap(clock, 0.0, last - clock.step)
-            yield leap.steps
-            clock = leap.after
+        yield from ranges(self.schedule, first, last)
 
     def advanced(self, fields: Fields, first: int, last: int) -> Fields:
         """Return the fields after the steps from ``first`` to ``last``. The given fields are kept."""
-        fields = self.sums_of(
-            {name: [(1.0, array)] for name, array in fields.items()}
-        )  # copies, which the steps overwrite
+        return self.taken(self.copied(fields), first, last)
+
+    def taken(self, fields: Fields, first: int, last: int) -> Fields:
+        """Return the fields after the steps from ``first`` to ``last``. The given fields are overwritten."""
         for steps in self.ranges(first, last):
             fields = jax.block_until_ready(self.forward.advance(fields, steps))
         return fields
+
+    def kept_and_taken(self, state: Fields, constant: Fields, first: int, last: int, free: Spare) -> Fields:
+        """Return the fields after the steps from ``first`` to ``last``. ``state``, the changing fields before them, is kept."""
+        into = self.forward.steps.into
+        if into is None or first == last:
+            return self.taken({**free.copied(state), **constant}, first, last)
+        steps = next(self.ranges(first, last))
+        fields = into({**state, **constant}, free.taken(state), self.forward.problem.parameters, steps)
+        return self.taken(jax.block_until_ready(fields), first + steps.count, last)
+
+    def reversed(self, fields: Fields, cotangents: Fields, group: StepRange, free: Spare) -> Fields:
+        """Return the fields of `Adjoint.reversing` before a group of steps.
+
+        ``fields`` are those of the equation before the group, and ``cotangents`` the others after it. All are overwritten, or
+        added to the ``free`` memory.
+        """
+        backward, steps = self.backward, group
+        if self.adjoint.needs_states and group.count > 1:
+            assert self.several is not None
+            backward, steps = self.several, group._replace(count=1)
+        parameters, into = self.forward.problem.parameters, backward.steps.into
+        if into is None or not self.adjoint.needs_states:
+            return jax.block_until_ready(backward.steps.advance({**fields, **cotangents}, parameters, steps))
+        room = free.taken(cotangents)
+        found = jax.block_until_ready(into({**fields, **cotangents}, room, parameters, steps))
+        free.add(cotangents)
+        return found
 
     def reduced(self, fields: Fields) -> dict[str, Any]:
         """Return the objective for these fields at the end of the run, and each of its reductions, by name. Collective."""
@@ -207,64 +232,35 @@ class Sweep:
         }
         return Result(value, numbers, {one.key: fields[one.field] for one in unknowns if one.kind != "number"})
 
-    # ---- one step in reverse -----------------------------------------------------------------------------------------
 
-    def reversed_step(self, state: Fields, constant: Fields, cotangents: Fields, step: int) -> Fields:
-        """Return the derivatives before a step, by field of the adjoint problem, from those after it.
+@functools.partial(jax.jit, donate_argnums=0, keep_unused=True)
+def _copied_into(room: Fields, fields: Fields) -> Fields:
+    return jax.tree.map(jnp.copy, fields)
 
-        ``state`` are the changing fields before the step; ``constant`` the others. All fields are kept.
-        """
-        parameters = self.forward.problem.parameters
-        (steps,) = self.ranges(step, step + 1)
-        nodes = self.forward.problem.method.nodes
-        values = self.stage_values(state, constant, steps)
-        bars = {len(self.stages): {name: cotangents[ADJOINT + name] for name in self.changing}}
-        gradients = {name: array for name, array in cotangents.items() if name.startswith(GRADIENT)}
-        for stage in self.stages:
-            j = stage.number
-            terms = {TRANSPOSED + name: self.terms(stage.values[name], bars, name) for name in self.changing}
-            if not stage.evaluates:
-                found = self.sums_of(terms)
-            else:
-                for name in self.changing:
-                    terms[ADJOINT + name] = self.terms(stage.slopes[name], bars, name, steps.dt)
-                # The step overwrites what it is given, so these are copies.
-                for name, array in {**values[j], **constant, **gradients}.items():
-                    terms[name] = [(1.0, array)]
-                time = StepRange(steps.start + nodes[j] * steps.dt, 0, 1.0, 1)
-                found = jax.block_until_ready(self.backward.steps.advance(self.sums_of(terms), parameters, time))
-                gradients = {name: found[name] for name in gradients}
-            bars[j] = {name: found[TRANSPOSED + name] for name in self.changing}
-        return {**{ADJOINT + name: array for name, array in bars[0].items()}, **gradients}
 
-    def stage_values(self, state: Fields, constant: Fields, steps: StepRange) -> list[Fields]:
-        """Return the fields y_0 .. y_(s-1) of a step that begins with ``state``."""
-        problem = self.forward.problem
-        y: dict[int, Fields] = {0: state}
-        k: dict[int, Fields] = {}
-        for i, stage in enumerate(problem.method.stages[:-1], start=1):
-            for j, _ in stage.slopes:
-                if j not in k:
-                    time = steps.start + problem.method.nodes[j] * steps.dt
-                    k[j] = jax.block_until_ready(self.slopes({**y[j], **constant}, problem.parameters, time))
-            terms = {}
-            for name in self.changing:
-                if stage.group is None or problem.groups[name] == stage.group:
-                    terms[name] = [(a, y[j][name]) for j, a in stage.values]
-                    terms[name] += [(steps.dt * b, k[j][name]) for j, b in stage.slopes]
-            y[i] = {**y[i - 1], **self.sums_of(terms)}
-        return [y[i] for i in range(len(problem.method.stages))]
+class Spare:
+    """Fields that nobody needs any more, whose memory others take. New memory is slow, since it comes page by page."""
 
-    def terms(
-        self, weights: Terms, bars: Mapping[int, Fields], name: str, factor: float = 1.0
-    ) -> list[tuple[float, jax.Array]]:
-        """Return the terms of ``factor`` times the sum of the derivatives of stages, of one field, with these (stage,
-        weight)."""
-        last = bars[len(self.stages)][name]
-        return [(factor * weight, bars[i][name]) for i, weight in weights] or [(0.0, last)]
+    def __init__(self, copied: Body, several: bool) -> None:
+        self.copies, self.several = copied, several
+        self.held: dict[tuple[str, ...], list[Fields]] = {}
 
-    def sums_of(self, terms: Mapping[str, Sequence[tuple[float, jax.Array]]]) -> Fields:
-        """Return the sums of arrays times weights, by name, as new arrays."""
-        arrays = {name: tuple(array for _, array in each) for name, each in terms.items()}
-        weights = {name: np.array([weight for weight, _ in each]) for name, each in terms.items()}
-        return dict(self.combined(arrays, weights))
+    def add(self, fields: Fields) -> None:
+        """Add fields that nobody needs any more."""
+        self.held.setdefault(tuple(sorted(fields)), []).append(fields)
+
+    def taken(self, like: Fields) -> Fields:
+        """Remove and return fields with the names of others; empty if there are none."""
+        held = self.held.get(tuple(sorted(like)))
+        return held.pop() if held else {}
+
+    def copied(self, fields: Fields) -> Fields:
+        """Return copies of the fields, in memory that nobody needs any more if there is any."""
+        room = self.taken(fields)
+        return _copied_into(room, fields) if room and not self.several else self.copies(fields)
+
+
+def without_states(groups: int) -> Iterator[Advance | Reverse]:
+    """The actions that reverse some groups of steps where this needs no states."""
+    yield Advance(0, groups)
+    yield from map(Reverse, reversed(range(groups)))

@@ -10,15 +10,12 @@ import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from hpcstencil.adjoint.plan import SweepPlan
 from hpcstencil.adjoint.problem import ADJOINT, GRADIENT, OBJECTIVE, PRODUCTS, TANGENT, TRANSPOSED
 from hpcstencil.distributed.halo import Fields
 from hpcstencil.gradient.sweep import Sweep
-from hpcstencil.numerics.schedule import StepRange
 from hpcstencil.symbolic import numpy_evaluate
 from hpcstencil.symbolic.expressions import Field, Node, Noise, Pointwise
 from hpcstencil.validation.errors import NumericsError
@@ -116,7 +113,7 @@ def _remainders(sweep: Sweep, plan: SweepPlan) -> tuple[float, ...]:
         other = replace(forward.prepared, problem=replace(problem, parameters=parameters))
         moved = replace(sweep, forward=replace(forward, prepared=other))
         fields = moved.forward.initial_fields()
-        fields |= sweep.sums_of({name: [(1.0, fields[name]), (h, d)] for name, d in arrays.items()})
+        fields |= {name: fields[name] + d.dtype.type(h) * d for name, d in arrays.items()}
         return float(moved.reduced(moved.advanced(fields, 0, sweep.steps))[OBJECTIVE])
 
     sizes = [LARGEST / 2**n for n in range(HALVINGS + 1)]
@@ -136,11 +133,9 @@ def _difference(sweep: Sweep) -> float:
     terms = problem.derived[PRODUCTS]
     expected = _sum(sweep, terms["tangent"], given)
     size = _sum(sweep, Pointwise("abs", (terms["tangent"],)), given)
-    zeros = {name: jnp.zeros_like(state[fields[0]]) for name in problem.trees}
-    stepped = {name: given[name] for name in problem.fields if name not in zeros}
-    found = backward.steps.advance(
-        jax.tree.map(jnp.copy, {**zeros, **stepped}), problem.parameters, StepRange(0.0, 0, 1.0, 1)
-    )
-    products = {name: array for name, array in found.items() if name.startswith(TRANSPOSED)}
+    zeros = {name: 0 * state[fields[0]] for name in problem.fields if name.startswith(GRADIENT)}
+    rated = {name: array for name, array in {**given, **zeros}.items() if name in problem.fields}
+    found = backward.steps.slopes()(rated, problem.parameters, 0.0)
+    products = {TRANSPOSED + name: found[ADJOINT + name] for name in fields}
     products |= {name: array for name, array in given.items() if name.startswith(TANGENT)}
     return abs(_sum(sweep, terms["adjoint"], products) - expected) / (size or 1.0)

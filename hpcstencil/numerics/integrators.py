@@ -45,6 +45,8 @@ class Method:
     empty if the method has no estimate. The estimate is O(dt^(error_order + 1)). ``limits`` are the stability limits of
     partitioned and multistep methods, for which `stability_limits` cannot compute them. ``damping`` holds, for a method that
     takes linear damping - r u implicitly, the weight w of each of the two groups: the slope of a field is f / (1 + w dt r).
+    ``times`` are the nodes of a method whose stages do not determine them, and ``rounded`` the numbers j of slopes that are
+    computed before a stage adds their terms, as those are that several stages use (`adjoint.stages`).
     """
 
     stages: tuple[Stage, ...]
@@ -53,6 +55,8 @@ class Method:
     error_order: int = 0
     limits: tuple[float, float] | None = None
     damping: tuple[float, ...] = ()
+    times: tuple[float, ...] = ()
+    rounded: frozenset[int] = frozenset()
 
     @property
     def partitioned(self) -> bool:
@@ -76,6 +80,8 @@ class Method:
         In a partitioned method, each refers to the group of fields that the stage changes. The fields beside a group have its
         time only after all stages that move the group, so stages that change these keep the node.
         """
+        if self.times:
+            return self.times
         c, nodes = [(0.0, 0.0)], [0.0]
         for stage in self.stages:
             if stage.group is not None and stage.group > 1:

@@ -30,10 +30,11 @@ class Gradient:
         problem, communicator = simulation.problem, simulation.communicator
         expressed = frozenset(problem.initial) - frozenset(assigned)
         adjoint = agree(communicator, lambda: adjoint_of(problem, expressed))
-        self.program: Program | None = None
+        self.programs: list[Program] = []
 
         def compose(blocks: Decomposed) -> Simulation:
-            self.program, backward = PROGRAMS.take(blocks, simulation.device_grid.devices.devices, communicator)
+            program, backward = PROGRAMS.take(blocks, simulation.device_grid.devices.devices, communicator)
+            self.programs.append(program)
             return backward
 
         self.sweep, self.plan = sweep_of(simulation, adjoint, compose, held)
@@ -44,9 +45,9 @@ class Gradient:
         return result.value, collected(self.sweep, result)
 
     def close(self) -> None:
-        """Release the compiled program. All processes call this together."""
-        if self.program is not None:
-            PROGRAMS.give_back(self.program)
+        """Release the compiled programs. All processes call this together."""
+        while self.programs:
+            PROGRAMS.give_back(self.programs.pop())
 
 
 def collected(sweep: Sweep, result: Result) -> dict[str, Any]:

@@ -6,7 +6,7 @@ contain. The states before all steps are stored.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,8 +16,7 @@ import numpy as np
 from jax import lax
 from jax.dtypes import float0
 
-from hpcstencil.adjoint.problem import ADJOINT, GRADIENT, TRANSPOSED, adjoint_of
-from hpcstencil.adjoint.stages import transposed_stages
+from hpcstencil.adjoint.problem import ADJOINT, GRADIENT, Adjoint, adjoint_of
 from hpcstencil.distributed.halo import Fields
 from hpcstencil.distributed.windows import Parameters
 from hpcstencil.numerics.schedule import StepRange
@@ -28,7 +27,6 @@ from hpcstencil.symbolic.expressions import PARAMETER_FIELD, Constant, Reduction
 from hpcstencil.validation.errors import InputError
 
 Advance = Callable[[Fields, Parameters, StepRange], Any]
-Terms = Sequence[tuple[float, jax.Array]]
 
 
 @jax.tree_util.register_static
@@ -117,102 +115,47 @@ class Reverse:
         gradient = replace(problem.config.gradient, of=of)
         objective = {"": Reduction("integral", Constant(0.0))}  # the program that calls the function has one
         asked = replace(problem, config=replace(problem.config, gradient=gradient), objective=objective)
-        adjoint = adjoint_of(asked, ()).on(simulation.plan.topology)
-        blocks = Decomposed.of(adjoint, 1, 1)
+        adjoint = adjoint_of(asked, ())
+        blocks = Decomposed.of(adjoint.reversing(simulation.plan.topology), 1, 1)
         program, backward = PROGRAMS.take(blocks, simulation.device_grid.devices.devices, simulation.communicator)
         PROGRAMS.give_back(program)  # one process has nothing to free
         _ = backward.device_grid.places  # cached from here on: not to be computed while JAX traces
-        return cls(simulation, backward, wanted, count)
+        return cls(simulation, backward, adjoint, wanted, count)
 
-    def __init__(self, simulation: Simulation, backward: Simulation, wanted: Wanted, count: int) -> None:
-        self.simulation, self.backward, self.wanted, self.count = simulation, backward, wanted, count
-        problem = simulation.problem
-        self.changing = tuple(problem.trees)
-        self.stages = transposed_stages(problem.method, problem.groups, self.changing)
-        self.slopes = simulation.steps.slopes()
+    def __init__(
+        self, simulation: Simulation, backward: Simulation, adjoint: Adjoint, wanted: Wanted, count: int
+    ) -> None:
+        self.backward, self.adjoint, self.wanted, self.count = backward, adjoint, wanted, count
+        self.changing = tuple(simulation.problem.trees)
         self.forward_step, self.backward_step = (
             one.steps.inside() if one.steps.inside else one.steps.advance for one in (simulation, backward)
-        )
-        self.gradients = tuple(
-            GRADIENT + name.removeprefix(PARAMETER_FIELD) for name in (*wanted.numbers, *wanted.arrays)
         )
 
     def __call__(self, fields: Fields, parameters: Parameters, these: StepRange, bars: Fields) -> Any:
         constant = {name: array for name, array in fields.items() if name not in self.changing}
+        kept = self.changing if self.adjoint.needs_states else ()
 
         def ahead(u: Fields, number: jax.Array) -> Any:
-            return dict(self.forward_step(u, parameters, these.part(number, 1))), {
-                name: u[name] for name in self.changing
-            }
+            return dict(self.forward_step(u, parameters, these.part(number, 1))), {name: u[name] for name in kept}
 
-        def back(carry: Any, stored: Any) -> Any:
+        def back(cotangents: Fields, stored: Any) -> Any:
             number, state = stored
-            return self._reversed(state, constant, carry, parameters, these.part(number, 1)), None
+            given = {**state, **constant, **cotangents}
+            ordered = {name: given[name] for name in self.backward.problem.fields}
+            found = self.backward_step(ordered, parameters, these.part(number, 1))
+            return {name: found[name] for name in cotangents}, None
 
         numbers = jnp.arange(self.count)
-        _, states = lax.scan(ahead, dict(fields), numbers)
-        like = bars[self.changing[0]]
-        first = {ADJOINT + name: bars[name] for name in self.changing}
-        first |= {name: jnp.zeros_like(like) for name in self.gradients}
-        found, _ = lax.scan(back, first, (numbers, states), reverse=True)
-        before = {name: found[ADJOINT + name] for name in self.changing}
+        states: Fields = {}
+        if kept:
+            _, states = lax.scan(ahead, dict(fields), numbers)
+        zero = jnp.zeros_like(bars[self.changing[0]])
+        after = {name: bars.get(name.removeprefix(ADJOINT), zero) for name in self.adjoint.rates}
+        before, _ = lax.scan(back, after, (numbers, states), reverse=True)
+        found = {name: before[ADJOINT + name] for name in self.changing}
         for name in constant:
-            before[name] = bars[name]
+            found[name] = bars[name]
             if name in self.wanted.arrays:
-                before[name] = before[name] + found[GRADIENT + name.removeprefix(PARAMETER_FIELD)]
-        sums = {name: found[GRADIENT + name].astype(jnp.float64).sum() for name in self.wanted.numbers}
-        return {name: before[name] for name in fields}, sums
-
-    def _reversed(
-        self, state: Fields, constant: Fields, after: Fields, parameters: Parameters, step: StepRange
-    ) -> Fields:
-        """The cotangents before one step, by field of the adjoint problem, from those ``after`` it."""
-        method = self.simulation.problem.method
-        values = self._stage_values(state, constant, parameters, step)
-        bars: dict[int, Fields] = {len(self.stages): {name: after[ADJOINT + name] for name in self.changing}}
-        gradients = {name: after[name] for name in self.gradients}
-        for stage in self.stages:
-            j = stage.number
-            made = {
-                name: _sum([(a, bars[i][name]) for i, a in stage.values[name]], state[name]) for name in self.changing
-            }
-            if stage.evaluates:
-                slopes = {
-                    ADJOINT + name: step.dt * _sum([(b, bars[i][name]) for i, b in stage.slopes[name]], state[name])
-                    for name in self.changing
-                }
-                given = {**values[j], **constant, **gradients, **{TRANSPOSED + name: u for name, u in made.items()}}
-                given |= {name: array.astype(state[self.changing[0]].dtype) for name, array in slopes.items()}
-                ordered = {name: given[name] for name in self.backward.problem.fields}
-                at = StepRange(step.start + method.nodes[j] * step.dt, 0, 1.0, 1)
-                found = self.backward_step(ordered, parameters, at)
-                gradients = {name: found[name] for name in gradients}
-                made = {name: found[TRANSPOSED + name] for name in self.changing}
-            bars[j] = made
-        return {**{ADJOINT + name: array for name, array in bars[0].items()}, **gradients}
-
-    def _stage_values(self, state: Fields, constant: Fields, parameters: Parameters, step: StepRange) -> list[Fields]:
-        """The fields y_0 .. y_(s-1) of a step that begins with ``state``."""
-        problem = self.simulation.problem
-        y: list[Fields] = [state]
-        k: dict[int, Fields] = {}
-        for stage in problem.method.stages[:-1]:
-            for j, _ in stage.slopes:
-                if j not in k:
-                    k[j] = self.slopes({**y[j], **constant}, parameters, step.start + problem.method.nodes[j] * step.dt)
-            made = {}
-            for name in self.changing:
-                if stage.group is None or problem.groups[name] == stage.group:
-                    terms = [(a, y[j][name]) for j, a in stage.values]
-                    moved = _sum([(b, k[j][name]) for j, b in stage.slopes], state[name])
-                    made[name] = (_sum(terms, state[name]) + step.dt * moved).astype(state[name].dtype)
-            y.append({**y[-1], **made})
-        return y
-
-
-def _sum(terms: Terms, like: jax.Array) -> jax.Array:
-    """The sum of arrays times weights, in the dtype of ``like``."""
-    result = jnp.zeros_like(like)
-    for weight, array in terms:
-        result = result + jnp.asarray(weight, like.dtype) * array
-    return result
+                found[name] = found[name] + before[GRADIENT + name.removeprefix(PARAMETER_FIELD)]
+        sums = {name: before[GRADIENT + name].astype(jnp.float64).sum() for name in self.wanted.numbers}
+        return {name: found[name] for name in fields}, sums

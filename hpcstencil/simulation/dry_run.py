@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from hpcstencil.adjoint.limits import plan_of_fit
-from hpcstencil.adjoint.plan import plan_of
+from hpcstencil.adjoint.plan import plan_of, steps_at_once
 from hpcstencil.adjoint.problem import adjoint_of
 from hpcstencil.config.paths import stream_paths
 from hpcstencil.config.provenance import to_toml
@@ -65,7 +65,7 @@ def report(prepared: Prepared) -> str:
         f"kernel                {prepared.choice.why}",
         f"time step             {_time_step(problem)}",
         f"steps                 {_steps(problem)}",
-        *_gradient(problem, topology),
+        *_gradient(problem, topology, prepared.choice.kernel),
         f"predicted time        {_predicted(problem, topology.size)}",
         f"output                {_output(problem, itemsize)}",
         *_streams(problem, itemsize),
@@ -88,19 +88,20 @@ def _without_long_lists(config: Config) -> Config:
     return replace(config, equation=replace(config.equation, stencils=kept), probes=probes)
 
 
-def _gradient(problem: Problem, topology: Topology) -> list[str]:
+def _gradient(problem: Problem, topology: Topology, kernel: str) -> list[str]:
     """Return a line with the plan of the reverse sweep, if the input asks for a gradient, and one with that of a fit.
 
     Raises InputError for what has no gradient yet, and for limits of the fit that do not make sense.
     """
     if not problem.config.gradient.of:
         return []
-    unknowns = adjoint_of(problem, problem.initial).unknowns
-    plan = plan_of(problem, topology)
-    stored = f"{plan.states} stored states of {human(plan.bytes_per_state)} per process"
-    lines = [f"gradient              {stored}, {plan.taken} steps taken to reverse {plan.steps}"]
+    adjoint = adjoint_of(problem, problem.initial)
+    plan = plan_of(adjoint, topology, steps_at_once(adjoint, topology, kernel))
+    stored = f"{plan.states} stored states of {human(plan.bytes_per_state)}" if plan.states else "no stored states"
+    memory = f"{stored}, about {human(plan.bytes)} in all per process"
+    lines = [f"gradient              {memory}, {plan.taken} steps taken to reverse {plan.steps}"]
     if problem.config.fit is not None:
-        words, size = plan_of_fit(problem, unknowns, problem.config.fit, topology)
+        words, size = plan_of_fit(problem, adjoint.unknowns, problem.config.fit, topology)
         held = f"; its vectors take {human(size)} per process" if size else ""
         lines.append(f"fit                   {words}{held}")
     return lines

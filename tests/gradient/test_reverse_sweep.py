@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from gradients import sweep_of
+from gradients import several_at_once, sweep_of, taylor_slopes
 from jax import lax
 
 from hpcstencil.adjoint.checkpointing import Advance, actions, steps_taken
@@ -82,6 +82,69 @@ def test_the_gradient_is_that_of_jax(integrator):
     expected = {"D": float(by_parameter["D"]), "A": float(by_parameter["A"]) + of_initial}  # A is in [initial] too
     for name, derivative in expected.items():
         assert result.numbers[f"equation.{name}"] == pytest.approx(derivative, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    "integrator",
+    [
+        pytest.param(name, marks=() if name in ("euler", "ssprk2", "leapfrog") else pytest.mark.long)
+        for name in INTEGRATORS
+        if name not in ("ab2", "dopri5")
+    ],
+)
+def test_native_code_reverses_one_or_several_steps_with_the_same_bits(integrator):
+    given = tables(integrator, boundary={"y": {"dirichlet": 0.1}})
+    if integrator != "leapfrog":
+        given["equation"]["rhs"] = {**REACTION, "u": "D*laplacian(u) - u*dx(u) + A*u**2"}
+    reference = sweep_of(given)
+    expected = reference(reference.forward.initial_fields(), reference.steps)
+    one = sweep_of(given, kernel="native")
+    first = one(one.forward.initial_fields(), one.steps)
+    for name in expected.numbers:
+        assert first.numbers[name] == pytest.approx(expected.numbers[name], rel=1e-12)
+    for key, array in expected.arrays.items():
+        assert np.allclose(first.arrays[key], array, rtol=0, atol=1e-12 * np.abs(array).max())
+    for steps, states in ((2, 9), (2, 1), (4, 2)):
+        several = several_at_once(one, steps)
+        assert [group.count for group in several.groups] == [*[steps] * (5 // steps), 1, 1][
+            : 5 // steps + 1 + 5 % steps
+        ]
+        other = several(several.forward.initial_fields(), states)
+        assert (other.value, other.numbers) == (first.value, first.numbers)
+        assert all(np.array_equal(other.arrays[key], array) for key, array in first.arrays.items())
+
+
+@pytest.mark.parametrize("kernel", ["shift", "native"])
+@pytest.mark.parametrize("integrator", ["rk4", "leapfrog", "rkl2"])
+def test_a_linear_equation_needs_no_states_for_initial_values(integrator, kernel):
+    """The derivatives are those of the same equation with a tiny term that is not linear."""
+    rhs = {"u": "c*v", "v": "0.01*laplacian(u)"} if integrator == "leapfrog" else {"u": "c*laplacian(u)", "v": "u - v"}
+    given = tables(integrator, boundary={"y": {"dirichlet": 0.1}}, initial={"u": "sin(9*x)", "v": "cos(6*y)"})
+    given["equation"] = {"name": "custom", "c": 0.02, "rhs": rhs}
+    given["objective"] = {"J": "integral(u**2)"}
+    given["gradient"] = {"of": ["initial.u"]}
+    sweep = sweep_of(given, kernel=kernel)
+    assert not sweep.adjoint.needs_states and [group.count for group in sweep.groups] == [5, 1]
+    found = sweep(sweep.forward.initial_fields(), 0).arrays["initial.u"]
+    linear = rhs["v"]
+    rhs["v"] = f"{linear} + 1e-300*v**2" if integrator != "leapfrog" else f"{linear} + 1e-300*u**2"
+    given["equation"] = {"name": "custom", "c": 0.02, "rhs": rhs}
+    sweep = sweep_of(given, kernel=kernel)
+    assert sweep.adjoint.needs_states
+    expected = np.asarray(sweep(sweep.forward.initial_fields(), 3).arrays["initial.u"])
+    assert np.allclose(found, expected, rtol=0, atol=1e-13 * np.abs(expected).max())
+
+
+def test_a_parameter_of_both_groups_of_leapfrog():
+    """A is in the rates of both, so that the reversed steps are not leapfrog themselves."""
+    given = tables("leapfrog", boundary={"y": {"dirichlet": 0.1}}, initial={"u": "sin(9*x)", "v": "cos(6*y)"})
+    given["equation"]["rhs"] = {"u": "A*v", "v": "D*laplacian(u) - A*u**3"}
+    given["objective"] = {"J": "integral(u**2*v)"}
+    for kernel in ("shift", "native"):
+        sweep = sweep_of(given, kernel=kernel)
+        fields = {name: np.array(array) for name, array in sweep.forward.initial_fields().items()}
+        found = taylor_slopes(sweep, fields)
+        assert max(abs(slope - 2) for slope in found) < 0.05, found
 
 
 def test_stored_states_do_not_change_the_bits():

@@ -47,7 +47,7 @@ def found(path, communicator, steps, devices=1, resume=False):
     problem = sweep.forward.problem
     result = fitted(
         sweep,
-        plan_of(problem, sweep.forward.plan.topology),
+        plan_of(sweep.adjoint, sweep.forward.plan.topology, sweep.at_once),
         limits_of(problem, sweep.adjoint.unknowns, problem.config.fit),
         path,
         newest_checkpoint(path, communicator) if resume else None,

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from gradients import sweep_of
+from gradients import several_at_once, sweep_of
 
 from hpcstencil.runtime.communicator import connect, from_rank_0
 from hpcstencil.runtime.launcher import environment_size
@@ -71,6 +71,19 @@ def test_every_decomposition_gives_the_same_gradient(communicator, row, kernel):
     for devices, states in ((1, 5), (2, 2)):
         sweep = sweep_of(given, communicator, devices, kernel)
         others = found(sweep, states)
+        assert others[:2] == (value, numbers)
+        index = tuple(slice(*r) for r in sweep.forward.ranges)
+        for key, block in others[2].items():
+            assert block.tobytes() == np.ascontiguousarray(whole[key][index]).tobytes(), (key, devices)
+
+
+@pytest.mark.parametrize("row", ROWS[1:], ids=["staggered", "volume"])
+def test_steps_that_are_reversed_together_give_the_same_gradient(communicator, row):
+    given = tables(*row[:3])
+    value, numbers, whole = from_rank_0(communicator, lambda: found(sweep_of(given, kernel="native"), 5))
+    for devices in (1, 2):
+        sweep = several_at_once(sweep_of(given, communicator, devices, "native"), 2, communicator, devices)
+        others = found(sweep, 1)
         assert others[:2] == (value, numbers)
         index = tuple(slice(*r) for r in sweep.forward.ranges)
         for key, block in others[2].items():

@@ -146,7 +146,13 @@ class LoweredToNative:
         from hpcstencil.backends.native.edge_exchange import InPasses, blocks_of
         from hpcstencil.backends.native.ffi_call import native
         from hpcstencil.backends.native.field_sums import ByNative
-        from hpcstencil.backends.native.time_loop import attempt_by_sections, attempt_in_a_call, by_sections, in_calls
+        from hpcstencil.backends.native.time_loop import (
+            attempt_by_sections,
+            attempt_in_a_call,
+            by_sections,
+            in_calls,
+            into_room,
+        )
         from hpcstencil.backends.xla.array_code import array_code
         from hpcstencil.backends.xla.reductions import bits_per_part
         from hpcstencil.distributed.cell_samples import CellSamples
@@ -162,6 +168,7 @@ class LoweredToNative:
             in_calls(code, device_grid, plan.every, widths, alone) if plan.every else by_sections(code, device_grid)
         )
 
+        one_at_a_time = not members and not device_grid.devices.several
         one_call = (alone or problem.config.time.tolerance is not None) and not device_grid.devices.several
 
         def reductions(needs: Needs, trees: Sequence[Node]) -> Reductions:
@@ -200,6 +207,7 @@ class LoweredToNative:
             stayed_finite=code.all_finite if measures_fields_only else never_known,
             first_cells=FIRST_CELLS,
             inside=by_messages,
+            into=into_room(code, device_grid, widths) if plan.every and alone and one_at_a_time else None,
             attempt_of_member=None
             if any(widths) or not plan.every
             else lambda: attempt_in_a_call(replace(code, members=0), device_grid, widths, array.norm),

@@ -110,18 +110,28 @@ class Native:
         parameters: Parameters,
         these: StepRange,
         in_place: bool,
+        room: Mapping[str, jax.Array] | None = None,
     ) -> dict[str, jax.Array]:
         """Return the fields after ``these`` steps, by name.
 
         For use inside compiled code. ``fields`` are the device's own cells, without ghost cells, of shape `Frame.cells` in
         the run's dtype. ``strips`` are the received ghost cells, ``widths`` cells wide per axis; unless the program
-        exchanges edges itself, they limit the number of steps. With ``in_place``, the results overwrite the input fields.
+        exchanges edges itself, they limit the number of steps. With ``in_place``, the results overwrite the input fields. With
+        ``room`` for those that change, by field, only constant fields stay where they are, and the others take that memory, or
+        new memory if it is empty.
         The program must not estimate errors; see `attempt`.
         """
-        names = self.program.fields
-        given = [fields[name] for name in names]
-        aliases = {n: n for n in range(len(names))} if in_place else None
-        results = self._called(given, len(given), strips, widths, frame, parameters, these, aliases)
+        names, aliases = self.program.fields, None
+        given, spare = [fields[name] for name in names], list[jax.Array]()
+        if in_place:
+            aliases = {n: n for n in range(len(names))}
+        elif room is not None:
+            kept = self.program.kept
+            spare = [room[name] for name in names if name in room]
+            aliases = {n: n for n, name in enumerate(names) if name in kept}
+            changed = [n for n, name in enumerate(names) if name not in kept]
+            aliases |= {len(names) + n: changed[n] for n in range(len(spare))}
+        results = self._called(given, len(given), strips, widths, frame, parameters, these, aliases, spare=spare)
         return dict(zip(names, results, strict=True))
 
     def attempt(

@@ -53,6 +53,11 @@ class Program:
     ends: tuple[int, ...]
     recordable: tuple[str, ...]
 
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """The fields that a step does not change."""
+        return tuple(name for n, name in enumerate(self.fields) if self.ends[n] == n)
+
 
 DRIVERS = {"blocked": "driver.hpp", "reference": "reference_driver.hpp"}
 

@@ -262,8 +262,12 @@ class Planner:
             if all(name in (trees if j == new else slopes[j]) for j, _ in stage.slopes)
             and (stage.group is None or groups.get(name) == stage.group)
         ]
+        if not stage.slopes and not stage.remembered and [a for _, a in stage.values] == [1.0]:  # nothing to compute
+            moved |= {name: values[stage.values[0][0]][name] for name in moving}
+            return
+        later = self.later_users(new, len(values)) if keep else set()
         # the same order in all stages, so that their inner passes are the same functions
-        wanted = {name: tree for name, tree in trees.items() if keep or name in moving}
+        wanted = {name: tree for name, tree in trees.items() if name in later or name in moving}
         node = 0.0 if new is None else problem.method.nodes[new]
         held = self.inner(values[new or 0], wanted, node)
         at_node = problem.method.nodes[len(values)]
@@ -281,12 +285,25 @@ class Planner:
             self.arrays[moved[name]] = replace(self.arrays[moved[name]], beside=beside)
         if keep:
             for name in wanted:
-                kept.setdefault(name, self.array(None, node, rate_of=name))
+                if name in later:
+                    kept.setdefault(name, self.array(None, node, rate_of=name))
             assert new is not None
             slopes[new] = kept
         for name, array in kept.items():
             outputs[array] = value_of(trees[name])
-        self.add(outputs, held, node, {trees[name] for name in kept})
+        rounded = moving if new in problem.method.rounded else []
+        self.add(outputs, held, node, {trees[name] for name in (*kept, *rounded)})
+
+    def later_users(self, number: int | None, first: int) -> set[str]:
+        """Return the fields that stages from number ``first``, counted from 0, move by the slopes at stage value ``number``.
+
+        With an error estimate, these are all fields that have slopes.
+        """
+        problem = self.problem
+        users = [stage for stage in problem.method.stages[first:] if any(j == number for j, _ in stage.slopes)]
+        if any(stage.group is None for stage in users) or any(j == number for j, _ in problem.method.error):
+            return set(self.fields)
+        return {name for name, group in problem.groups.items() if any(stage.group == group for stage in users)}
 
     def combination(
         self,

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from hpcstencil.backends.backend import Advance, Attempt
+from hpcstencil.backends.backend import Advance, Attempt, Into
 from hpcstencil.backends.native.ffi_call import Native, Strips
 from hpcstencil.backends.native.thin_blocks import Section
 from hpcstencil.backends.xla.reductions import Norm
@@ -71,6 +71,32 @@ def in_calls(native: Native, device_grid: DeviceGrid, every: int, widths: tuple[
     if not device_grid.exchange.fused:
         return in_blocks(device_grid.beside_received(block, widths, donate=True), every)
     return fused(device_grid, loop)
+
+
+def into_room(native: Native, device_grid: DeviceGrid, widths: tuple[int, ...]) -> Into:
+    """Return the function that advances the fields in one call, and stores those that change in other memory.
+
+    Native code must need no exchange, or exchange inside its passes.
+    """
+    kept = native.program.kept
+
+    def body(
+        constant: Fields, room: Fields, fields: Fields, places: Placed, parameters: Parameters, these: StepRange
+    ) -> tuple[Fields, Fields]:
+        frame = device_grid.frame(places)
+        after = native.steps({**constant, **fields}, {}, widths, frame, parameters, these, False, room)
+        # JAX gives the results the memory of ``constant`` and ``room`` in this order.
+        return among(after, constant), among(after, fields)
+
+    compiled = device_grid.compiled(body, 2, donated=(0, 1))
+
+    def into(fields: Fields, room: Fields, parameters: Parameters, these: StepRange) -> Fields:
+        constant = among(fields, kept)
+        changing = {name: array for name, array in fields.items() if name not in constant}
+        same, after = compiled(constant, room, changing, device_grid.places, parameters, these)
+        return {**same, **after}
+
+    return into
 
 
 def by_sections(native: Native, device_grid: DeviceGrid) -> Advance:

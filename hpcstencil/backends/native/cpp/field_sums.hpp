@@ -167,6 +167,10 @@ struct ResultSums {
         copy_out(to, from, n, non_temporal);
         cells[f].add_row(from, n);
     }
+    // Adds n results of field f, which are stored already, to its sum if that is wanted.
+    void add(int f, const real* from, long n) {
+        if (sums && sums->field[f].wanted) cells[f].add_row(from, n);
+    }
     void end() {
         for (int f = 0; f < FIELDS && sums; f++)
             if (sums->field[f].wanted) cells[f].add_to(sums->field[f]);

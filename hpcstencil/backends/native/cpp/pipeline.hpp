@@ -258,6 +258,16 @@ static inline bool is_part(const Call& call) {
     for (int a = 0; a < AXES; a++) part = part || call.width[a] || call.capacity[a] != call.count[a];
     return part;
 }
+// Whether a field is constant, and its result is to be where it is: then it is never stored.
+static inline bool stays(const Call& call, int f) {
+    return !call.section && f < GIVEN && ends[f] == f && call.fields[f] == call.results[f];
+}
+// The first field that does not; 0 if there is none.
+static inline int first_moving(const Call& call) {
+    for (int f = 0; f < FIELDS && !call.section; f++)
+        if (!stays(call, f)) return f;
+    return 0;
+}
 // The number of sweeps of a call that exchanges edges. It is the same for all blocks, and even if there are enough
 // steps.
 static inline long sweeps_between(const Call& call, long steps) {

@@ -17,12 +17,14 @@ struct Job {
     long parts[AXES];
     const real* source[ARRAYS];
     real* target[ARRAYS];
-    bool given;        // the sources are the caller's arrays, of ``capacity`` cells
-    bool last;         // the targets are the results, or are copied there
-    bool part;         // cells beyond the block belong to neighbours
-    bool stores_edges;  // whether the edges of the results are exchanged too
-    bool keeps_zeros;   // the targets hold zeros outside absorbing layers already
-    long first;        // step of the sweep
+    bool stays[ARRAYS];  // whether a field is constant and stays where it is (`stays`)
+    int moving;          // the first field that does not
+    bool given;          // the sources are the caller's arrays, of ``capacity`` cells
+    bool last;           // the targets are the results, or are copied there
+    bool part;           // cells beyond the block belong to neighbours
+    bool stores_edges;   // whether the edges of the results are exchanged too
+    bool keeps_zeros;    // the targets hold zeros outside absorbing layers already
+    long first;          // step of the sweep
 };
 
 // One tile, with everything that a thread needs to stream it.
@@ -189,11 +191,11 @@ struct Tile {
         for (long n = max(i, max(0, w.lo)); n < min(i + AT_ONCE, min(call.count[0], w.hi)); n++)
             for (int f = 0; f < pipe.loaded; f++)
                 if (rows > 1 && plan.layers.holds_planes(loaded_array(f), n))
-                    upcoming.add(job.source[f] + (n * source_size(1) + j0) * source_size(2) + x0,
-                                 (rows - 1) * source_size(2) + min(call.count[2], w.x1) - x0);
+                    upcoming.add(job.source[f] + (n * source_size(f, 1) + j0) * source_size(f, 2) + x0,
+                                 (rows - 1) * source_size(f, 2) + min(call.count[2], w.x1) - x0);
                 else if (rows == 1)
                     plan.layers.each_kept(loaded_array(f), n, j0, x0, min(call.count[2], w.x1), [&](long x, long end) {
-                        upcoming.add(job.source[f] + (n * source_size(1) + j0) * source_size(2) + x, end - x);
+                        upcoming.add(job.source[f] + (n * source_size(f, 1) + j0) * source_size(f, 2) + x, end - x);
                     });
         upcoming.divide(portions);
     }
@@ -355,7 +357,7 @@ struct Tile {
         long index[AXES], size[AXES];
         for (int a = 0; a < AXES; a++) {
             index[a] = call.wraps[a] ? modulo(at[a], call.count[a]) : at[a];
-            size[a] = source_size(a);
+            size[a] = source_size(f, a);
         }
         if (call.edges) {
             int d[AXES];
@@ -393,6 +395,10 @@ struct Tile {
                 auto clear = [&](long x0, long x1) { Layers::clear(row, x0, x1); };
                 if (job.stores_edges)
                     call.edges->put(call, done, f, i, j, row, from[2], to[2], plan.non_temporal);
+                if (job.stays[f]) {
+                    if (job.last) results.add(f, row + from[2], to[2] - from[2]);
+                    continue;
+                }
                 if (job.last || !job.keeps_zeros) plan.layers.each_piece(array, true, i, j, from[2], to[2], clear);
                 auto store = [&](long x0, long x1) { copy_out(target + x0, row + x0, x1 - x0, plan.non_temporal); };
                 if (job.last) results.store(f, target + from[2], row + from[2], to[2] - from[2], plan.non_temporal);
@@ -404,7 +410,9 @@ struct Tile {
     }
 
     // The cells per axis of an array of the caller, or of an array that the driver allocated for the block.
-    long source_size(int a) const { return job.given || is_result(job.source[0]) ? call.capacity[a] : call.count[a]; }
-    long target_size(int a) const { return is_result(job.target[0]) ? call.capacity[a] : call.count[a]; }
-    bool is_result(const real* array) const { return array == (const real*)call.results[0]; }
+    long source_size(int f, int a) const {
+        return job.given || job.stays[f] || is_result(job.source[job.moving]) ? call.capacity[a] : call.count[a];
+    }
+    long target_size(int a) const { return is_result(job.target[job.moving]) ? call.capacity[a] : call.count[a]; }
+    bool is_result(const real* array) const { return array == (const real*)call.results[job.moving]; }
 };

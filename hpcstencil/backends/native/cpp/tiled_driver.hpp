@@ -9,13 +9,15 @@
 struct Tiles : Plan {
     Blocking blocking;
     real* scratch[FIELDS];
-    bool aliased;  // results lie where the fields are
+    int moving;    // the first field that does not stay where it is
+    bool aliased;  // its result lies where the field is
     long next_tile = 0;
 
     Tiles(const Call& call, const Blocking& blocking)
         : Plan(call),
           blocking(blocking),
-          aliased(call.fields[0] == call.results[0]) {}
+          moving(first_moving(call)),
+          aliased(call.fields[moving] == call.results[moving]) {}
 
     Job job_of(long k) const {
         Job job;
@@ -25,9 +27,11 @@ struct Tiles : Plan {
         for (int a = 0; a < AXES; a++) job.parts[a] = blocking.parts[a];
         job.given = k == 0, job.last = k + 1 == sweeps, job.part = is_part(call) && (k == 0 || call.edges);
         job.stores_edges = call.edges && k + 1 < sweeps;
-        job.keeps_zeros = k >= 2 || (aliased && buffer(k, 0) == (real*)call.results[0]);
+        job.keeps_zeros = k >= 2 || (aliased && buffer(k, moving) == (real*)call.results[moving]);
+        job.moving = moving;
+        for (int f = 0; f < ARRAYS; f++) job.stays[f] = f < FIELDS && stays(call, f);
         for (int f = 0; f < job.pipeline->loaded; f++)
-            job.source[f] = k == 0 ? (const real*)call.fields[f] : buffer(k - 1, f);
+            job.source[f] = k == 0 || job.stays[f] ? (const real*)call.fields[f] : buffer(k - 1, f);
         for (int f = 0; f < job.pipeline->stored; f++) job.target[f] = buffer(k, f);
         return job;
     }
@@ -72,15 +76,18 @@ static void step_in_tiles(const Call& call, const Blocking& blocking, long steps
         sweeps = min(steps, round_up(sweeps, 2));
     tiles.lay_out(steps, sweeps);
     size_t room = sweeps > 1 || tiles.aliased ? round_up(bytes, 4096) : 0;
+    int moved = 0;
+    for (int f = 0; f < FIELDS; f++) moved += !stays(call, f);
+    char* next = room ? (char*)memory->fields.reserve(room * moved) : nullptr;
     for (int f = 0; f < FIELDS && room; f++)
-        tiles.scratch[f] = (real*)((char*)memory->fields.reserve(room * FIELDS) + room * f);
+        if (!stays(call, f)) tiles.scratch[f] = (real*)next, next += room;
     fill_tables(call, tiles.longest(), memory, tiles.tables, tiles.layers);
     fill_fixed_arrays(call, tiles.longest(), memory, tiles.fixed_arrays);
     tiles.on_threads(threads, [&](long n) { tiles.work(memory->thread[n]); });
     if (tiles.sums) tiles.sums->stored = 1;
     if (tiles.needs_final_copy())
         for (int f = 0; f < FIELDS; f++)
-            for (long i = 0; i < call.count[0]; i++)
+            for (long i = 0; i < call.count[0] && !stays(call, f); i++)
                 for (long j = 0; j < call.count[1]; j++)
                     copy((real*)call.results[f] + (i * call.capacity[1] + j) * call.capacity[2],
                          tiles.scratch[f] + (i * call.count[1] + j) * call.count[2], call.count[2]);

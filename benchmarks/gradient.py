@@ -1,0 +1,205 @@
+"""Measure the cost of gradients: the time of the forward and the reverse sweep, against one forward run, interleaved.
+
+The rows are those of docs/gradients.md. Each row runs in a process of its own, which also tells its peak memory, without that
+of a run on 16 cells per axis, and the memory by plan. With `jax` the gradient by jax.grad of array code with as many stored
+states is measured too: segments of equal length, each of which is computed again from its first state.
+
+.venv/bin/python benchmarks/gradient.py [cells per axis] [steps] [stored states] [rounds] [jax] [case ...]
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import math
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from common import machine, output_of, software
+
+SPOT = "exp(-((x - {m})**2 + (y - {m})**2 + (z - {m})**2)/30)"
+GRAY_SCOTT = {
+    "equation": {"name": "gray_scott", "D_u": 0.2, "D_v": 0.1},
+    "initial": {"u": "1 - 0.5*" + SPOT, "v": "0.25*" + SPOT},
+    "objective": {"J": "integral((v - 0.1)**2)"},
+    "gradient": {"of": ["initial.u", "initial.v", "equation.F", "equation.k"]},
+}
+CASES: dict[str, dict[str, Any]] = {
+    "euler": {**GRAY_SCOTT, "numerics": {"integrator": "euler"}, "dt": 0.5},
+    "rk4": {**GRAY_SCOTT, "numerics": {"integrator": "rk4"}, "dt": 0.5},
+    "wave": {
+        "equation": {"name": "wave"},
+        "initial": {"u": SPOT},
+        "numerics": {"integrator": "leapfrog"},
+        "objective": {"J": "integral(u**2)"},
+        "gradient": {"of": ["equation.c"]},
+        "dt": 0.3,
+    },
+    "heat": {
+        "equation": {"name": "heat", "D": 0.1},
+        "initial": {"u": SPOT},
+        "numerics": {"integrator": "euler"},
+        "objective": {"J": "integral(u**2)"},
+        "gradient": {"of": ["initial.u"]},
+        "dt": 1.0,
+    },
+}
+CASES["initial"] = {**CASES["wave"], "gradient": {"of": ["initial.u"]}}
+SAID = {
+    "euler": "Gray-Scott, euler",
+    "rk4": "Gray-Scott, rk4",
+    "wave": "wave, gradient of c, all states",
+    "heat": "heat, initial state, euler",
+    "initial": "wave, initial state, leapfrog",
+}
+
+
+def tables(case: str, cells: int, steps: int, states: int) -> dict[str, Any]:
+    """Return the input of a row as a dict."""
+    import numpy as np
+
+    given = CASES[case]
+    made = {key: dict(value) for key, value in given.items() if key != "dt"}
+    made["grid"] = {"shape": [cells] * 3}
+    made["initial"] = {name: text.format(m=cells / 2) for name, text in made["initial"].items()}
+    made["time"] = {"dt": given["dt"], "end": given["dt"] * steps}
+    if case == "wave":
+        made["equation"]["c"] = np.linspace(0.8, 1.0, cells)[:, None, None] * np.ones((cells, cells, cells))
+    if case in ("euler", "rk4"):
+        made["gradient"]["checkpoints"] = states
+    return made
+
+
+def seconds(function: Callable[[], object]) -> float:
+    """Return the time of a call."""
+    begin = time.perf_counter()
+    function()
+    return time.perf_counter() - begin
+
+
+def peak() -> int:
+    """Return the largest memory of this process so far, in bytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def measured(case: str, cells: int, steps: int, states: int, rounds: int, with_jax: bool) -> None:
+    """Print the times of a row, its peak memory and that of its plan, as JSON."""
+    import jax
+
+    from hpcstencil.python.gradient import Gradient
+    from hpcstencil.python.simulation import Simulation
+
+    with Simulation(tables(case, 16, 20, states)) as small:
+        small.value_and_gradient()
+    before = peak()
+    with Simulation(tables(case, cells, steps, states)) as sim:
+        made = Gradient(sim._open, frozenset(), {})
+        sweep, plan = made.sweep, made.plan
+        fields = dict(sim._stepping.state.fields)
+
+        def forward() -> None:
+            jax.block_until_ready(sweep.advanced(fields, 0, sweep.steps))
+
+        def gradient() -> None:
+            sweep(fields, plan.states)
+
+        gradient()
+        most = peak() - before
+        times = [(seconds(forward), seconds(gradient)) for _ in range(rounds)]
+        by_jax = seconds_of_jax(case, tables(case, cells, steps, states), fields, states) if with_jax else math.nan
+        made.close()
+    print(
+        json.dumps({"times": times, "peak": most, "plan": plan.bytes, "taken": plan.taken / plan.steps, "jax": by_jax})
+    )
+
+
+def laplacian(u: Any) -> Any:
+    """Return the Laplacian of an array on periodic cells of width 1, of second order."""
+    import jax.numpy as jnp
+
+    return sum(jnp.roll(u, 1, axis) + jnp.roll(u, -1, axis) for axis in range(3)) - 6 * u
+
+
+def seconds_of_jax(case: str, given: dict[str, Any], fields: dict[str, Any], states: int) -> float:
+    """Return the time of `jax.grad` of array code for a row, with about as many stored states, without compiling."""
+    import jax
+    import jax.numpy as jnp
+    from jax import lax
+
+    steps, dt, equation = round(given["time"]["end"] / given["time"]["dt"]), given["time"]["dt"], given["equation"]
+
+    def gray_scott(u: Any, p: Any) -> Any:
+        reaction = u["u"] * u["v"] ** 2
+        return {
+            "u": 0.2 * laplacian(u["u"]) - reaction + p["F"] * (1 - u["u"]),
+            "v": 0.1 * laplacian(u["v"]) + reaction - (p["F"] + p["k"]) * u["v"],
+        }
+
+    def moved(u: Any, h: float, k: Any) -> Any:
+        return jax.tree.map(lambda a, b: a + h * b, u, k)
+
+    def step(u: Any, p: Any) -> Any:
+        if case == "heat":
+            return {"u": u["u"] + dt * 0.1 * laplacian(u["u"])}
+        if case in ("wave", "initial"):
+            half = u["u"] + dt / 2 * u["v"]
+            v = u["v"] + dt * p["c"] ** 2 * laplacian(half)
+            return {"u": half + dt / 2 * v, "v": v}
+        k1 = gray_scott(u, p)
+        if case == "euler":
+            return moved(u, dt, k1)
+        k2 = gray_scott(moved(u, dt / 2, k1), p)
+        k3 = gray_scott(moved(u, dt / 2, k2), p)
+        k4 = gray_scott(moved(u, dt, k3), p)
+        return jax.tree.map(lambda a, b, c, d, e: a + dt / 6 * (b + 2 * c + 2 * d + e), u, k1, k2, k3, k4)
+
+    segment = steps // min(states, steps) if case in ("euler", "rk4") else 1
+
+    def objective(u: Any, p: Any) -> Any:
+        def several(u: Any, _: Any) -> Any:
+            return lax.scan(lambda u, _: (step(u, p), None), u, None, length=segment)[0], None
+
+        u = lax.scan(jax.checkpoint(several) if segment > 1 else several, u, None, length=steps // segment)[0]
+        return jnp.sum((u["v"] - 0.1) ** 2) if case in ("euler", "rk4") else jnp.sum(u["u"] ** 2)
+
+    numbers = (
+        {"F": 0.04, "k": 0.06} if case in ("euler", "rk4") else {"c": jnp.asarray(equation.get("c", 1.0), jnp.float32)}
+    )
+    gradient = jax.jit(jax.grad(objective, 0 if case in ("heat", "initial") else 1 if case == "wave" else (0, 1)))
+    state = {name: jnp.asarray(fields[name]) for name in ("u", "v") if name in fields}
+    jax.block_until_ready(gradient(state, numbers))
+    return seconds(lambda: jax.block_until_ready(gradient(state, numbers)))
+
+
+def main(cells: int, steps: int, states: int, rounds: int, with_jax: bool, cases: list[str]) -> None:
+    print(f"{machine()}; {software()}; {datetime.date.today()}.")
+    print(f"{cells}^3 cells, float32, {steps} steps, {states} stored states; least of {rounds} interleaved rounds.\n")
+    print(
+        "| case | forward, s | gradient | steps taken | jax.grad | peak memory | by plan |\n|---|---|---|---|---|---|---|"
+    )
+    for case in cases or list(CASES):
+        arguments = [case, *map(str, (cells, steps, states, rounds)), *(["jax"] if with_jax else [])]
+        found = json.loads(output_of([sys.executable, __file__, "row", *arguments]).splitlines()[-1])
+        forward = min(a for a, _ in found["times"])
+        ratio = statistics.median(b / a for a, b in found["times"])
+        jax = "" if math.isnan(found["jax"]) else f"{found['jax'] / forward:.0f} x"
+        sizes = " | ".join(f"{found[key] / 1e6:.0f} MB" for key in ("peak", "plan"))
+        print(
+            f"| {SAID[case]} | {forward:.2f} | {ratio:.2f} x | {found['taken']:.2f} x | {jax} | {sizes} |", flush=True
+        )
+
+
+if __name__ == "__main__":
+    words = sys.argv[1:]
+    row, with_jax = words[:1] == ["row"], "jax" in words
+    numbers = [int(word) for word in words if word.isdigit()]
+    names = [word for word in words if word in CASES]
+    cells, steps, states, rounds = (*numbers, *(96, 120, 8, 3)[len(numbers) :])
+    if row:
+        measured(names[0], cells, steps, states, rounds, with_jax)
+    else:
+        main(cells, steps, states, rounds, with_jax, names)
