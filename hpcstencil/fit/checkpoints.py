@@ -49,6 +49,7 @@ def write(output: Path, sweep: Sweep, state: State, digests: Mapping[str, str]) 
     config, vectors = simulation.problem.config, _vectors(state)
     named = {f"{name}/{key}": value for name, vector in vectors.items() for key, value in vector.items()}
     scalars = {name: float(value) for name, value in named.items() if not np.ndim(value)}
+    products = {f"product{n}": pair.product for n, pair in enumerate(state.pairs)}
     rows = {f"row {n}": json.dumps(astuple(row)) for n, row in enumerate(state.rows)}
     return write_checkpoint(
         output,
@@ -58,7 +59,7 @@ def write(output: Path, sweep: Sweep, state: State, digests: Mapping[str, str]) 
         time=0.0,
         arrays={name: np.ascontiguousarray(value) for name, value in named.items() if np.ndim(value)},
         ranges=simulation.ranges,
-        scalars={**scalars, **rows, "value": state.point.value, "pairs": len(state.pairs)},
+        scalars={**scalars, **products, **rows, "value": state.point.value, "pairs": len(state.pairs)},
         attributes={
             "title": config.title,
             "input": to_toml(config),
@@ -72,8 +73,10 @@ def write(output: Path, sweep: Sweep, state: State, digests: Mapping[str, str]) 
 
 
 def _vectors(state: State) -> dict[str, Vector]:
-    pairs = {f"{kind}{n}": pair[i] for n, pair in enumerate(state.pairs) for i, kind in enumerate(("moved", "changed"))}
-    return {"unknowns": state.point.unknowns, "gradient": state.point.gradient, **pairs}
+    found = {"unknowns": state.point.unknowns, "gradient": state.point.gradient}
+    for n, pair in enumerate(state.pairs):
+        found |= {f"moved{n}": pair.moved, f"changed{n}": pair.changed}
+    return found
 
 
 def digests_of(simulation: Simulation) -> dict[str, str]:
@@ -134,7 +137,10 @@ def read(path: Path, simulation: Simulation, like: Vector, digests: Mapping[str,
             for key, x in like.items()
         }
 
-    pairs: list[Pair] = [(vector(f"moved{n}"), vector(f"changed{n}")) for n in range(int(scalars["pairs"]))]
+    pairs = [
+        Pair(vector(f"moved{n}"), vector(f"changed{n}"), float(scalars[f"product{n}"]))
+        for n in range(int(scalars["pairs"]))
+    ]
     rows: list[Row] = []
     while (text := scalars.get(f"row {len(rows)}")) is not None:
         rows.append(Row(*json.loads(str(text))))

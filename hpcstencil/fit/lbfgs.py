@@ -25,7 +25,6 @@ from typing import Any, Protocol
 import numpy as np
 
 Vector = Mapping[str, Any]
-Pair = tuple[Vector, Vector]
 
 ARMIJO, CURVATURE = 1e-4, 0.9  # constants of the Wolfe conditions
 FIRST = 0.1  # largest change of an unknown in the first trial without a history, in units of its scale
@@ -35,8 +34,10 @@ SHORTEST, HALF, BROKEN = (
     0.5,
     0.25,
 )  # parts of a bracket: least and largest, and that after a value that is not finite
+LEFT = 1e-10  # least part of s·y that the free components of a pair must have
 MOST_TRIALS = 20  # evaluations along one direction
 MARGIN = 1e-3  # of components near a bound, in units of the scale, at the start; it shrinks with the gradient norm
+STALLED = 5  # iterations without progress, after which a fit ends
 ROUNDING = 10.0  # error of f in units of its precision
 
 
@@ -124,6 +125,15 @@ class Row:
 
 
 @dataclass(frozen=True)
+class Pair:
+    """An earlier step ``moved`` s, the change ``changed`` y of the gradient in it, and their ``product`` s·y > 0."""
+
+    moved: Vector
+    changed: Vector
+    product: float
+
+
+@dataclass(frozen=True)
 class State:
     """The state of a fit after some iterations: all on which the next one depends. ``pairs`` has the oldest first."""
 
@@ -136,8 +146,11 @@ Objective = Callable[[Vector], "Point | None"]  # None if the objective is not f
 
 
 def only(vector: Vector, excluded: Vector) -> dict[str, Any]:
-    """The vector with 0 where ``excluded`` is true."""
-    return {key: np.where(excluded[key], 0, value).astype(value.dtype)[()] for key, value in vector.items()}
+    """The vector with 0 where ``excluded`` is true. It may share memory with the given one."""
+    return {
+        key: np.where(excluded[key], 0, value).astype(value.dtype)[()] if np.any(excluded[key]) else value
+        for key, value in vector.items()
+    }
 
 
 def plus(a: Vector, weight: float, b: Vector) -> dict[str, Any]:
@@ -157,23 +170,27 @@ def begun(space: Space, box: Box, point: Point) -> State:
 
 
 def iterated(space: Space, box: Box, objective: Objective, state: State, history: int) -> State | None:
-    """The state after one more iteration; None if there is no lower value along the direction, nor along the gradient."""
+    """The state after one more iteration.
+
+    It is None if there is no lower value along the direction, nor along the gradient, or if `_stalled`.
+    """
+    if _stalled(space, state):
+        return None
     margin = MARGIN * min(1.0, state.rows[-1].norm / state.rows[0].norm)
-    tried, least = 0, min(row.norm for row in state.rows)
+    tried = 0
     for pairs in (state.pairs, ()) if state.pairs else ((),):
         direction = _direction(space, box, state.point, pairs, margin)
         found = _search(space, box, objective, state.point, direction, 1.0 if pairs else None)
         tried += found.evaluations
         if found.point is None:
             continue
-        new, size = found.point, norm(space, box, found.point)
-        if new.value > state.point.value - _slack(space, state.point) and size >= least:  # nothing but rounding
-            continue
+        new = found.point
         s = box.between(new.unknowns, state.point.unknowns)
         y = plus(new.gradient, -1.0, state.point.gradient)
-        curved = space.dot(s, y) > np.finfo(np.float64).eps * space.dot(y, y)
-        kept = (*pairs, (s, y))[-history:] if curved else pairs
-        row = Row(new.value, size, found.length, tried)
+        product = space.dot(s, y)
+        curved = product > np.finfo(np.float64).eps * space.dot(y, y)
+        kept = (*pairs, Pair(s, y, product))[-history:] if curved else pairs
+        row = Row(new.value, norm(space, box, new), found.length, tried)
         return State(new, kept, (*state.rows, row))
     return None
 
@@ -187,11 +204,14 @@ def _direction(space: Space, box: Box, point: Point, pairs: Sequence[Pair], marg
         return only(space.preconditioned(vector), bound)
 
     used, gamma = [], 1.0
-    for s, y in ((only(s, bound), only(y, bound)) for s, y in pairs):
-        product, size = space.dot(s, y), space.dot(y, y)
-        if product > np.finfo(np.float64).eps * size:
+    for pair in pairs:
+        s, y = only(pair.moved, bound), only(pair.changed, bound)
+        product = space.dot(s, y)
+        if product > LEFT * pair.product:
             used.append((s, y, product))
-            gamma = product / space.dot(y, smooth(y))
+    if used:
+        _, y, product = used[-1]
+        gamma = product / space.dot(y, smooth(y))
     r: Vector = g
     weights = []
     for s, y, product in reversed(used):
@@ -249,6 +269,15 @@ def _search(
         if length in (low[0], high[0]):
             return Found(best.point, best.length, trial)
     return Found(best.point, best.length, MOST_TRIALS)
+
+
+def _stalled(space: Space, state: State) -> bool:
+    """Whether the last STALLED iterations have changed the objective by rounding alone, without a smaller gradient."""
+    earlier, last = state.rows[:-STALLED], state.rows[-STALLED:]
+    if not earlier:
+        return False
+    lower = earlier[-1].objective - last[-1].objective > _slack(space, state.point)
+    return not lower and min(row.norm for row in last) >= min(row.norm for row in earlier)
 
 
 def _slack(space: Space, point: Point) -> float:
