@@ -18,7 +18,7 @@ from hpcstencil.problem.decomposition import most_steps
 from hpcstencil.validation.errors import InputError
 from hpcstencil.validation.messages import shown
 
-MOST = 4  # most steps of one stage that native code reverses together; more need more memory than its caches have
+MOST = 8  # most stages of steps that native code reverses together; more need more memory than its caches have
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def steps_at_once(adjoint: Adjoint, topology: Topology, kernel: str) -> int:
     method = adjoint.forward.method
     if kernel != "native" or not adjoint.needs_states or adjoint.follows_time:
         return 1
-    most = MOST // (1 if separate(method) else len(method.stages))
+    most = MOST // (1 if separate(method) else len(method.stages)) // (2 if topology.ndim == 3 else 1)
     return max((n for n in range(1, most + 1) if most_steps(adjoint.reversing(topology, n), topology)), default=1)
 
 
