@@ -104,8 +104,10 @@ def plan_of(adjoint: Adjoint, topology: Topology, at_once: int) -> SweepPlan:
     size = len(problem.trees) * math.prod(topology.capacity()) * topology.device_count * itemsize
     one = size // len(problem.trees)
     constant = len(problem.fields) - len(problem.trees)
-    # The fields that the run begins with, those of the reverse steps before and after them, and those that native code keeps.
-    beside = size + 2 * len(adjoint.rates) * one + size + 3 * constant * one
+    # The fields that the run begins with, those at its end, and the terms of the objective; the fields of the reverse steps,
+    # twice; parameters, and copies of them; and what native code keeps of the fields of both problems.
+    reverse, reductions = len(adjoint.rates), len(adjoint.reductions)
+    beside = 2 * size + (reductions + 2 * reverse + 4 * constant) * one + size
     if not adjoint.needs_states:
         return SweepPlan(groups, 0, size, beside)
     states = gradient.checkpoints or len(groups)
@@ -117,4 +119,4 @@ def plan_of(adjoint: Adjoint, topology: Topology, at_once: int) -> SweepPlan:
                 f"gradient.memory: expected room for at least one state of {size} bytes, but got {shown(gradient.memory)}; "
                 "give more, or take more processes"
             )
-    return SweepPlan(groups, min(states, len(groups)), size, beside + size)
+    return SweepPlan(groups, min(states, len(groups)), size, beside)
