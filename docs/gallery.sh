@@ -2,7 +2,7 @@
 # Draws the pictures of gallery.md: docs/gallery.sh [NAME ...] from the repository's root, with .venv active.
 set -euo pipefail
 
-# name, options of `hpcstencil plot`
+# name, options of `hpcstencil plot`; inputs in gradients/ are fits
 pictures="
 acoustic --field p --time 0.85
 advection_diffusion
@@ -26,14 +26,19 @@ schroedinger --field re
 shallow_water --field h
 swift_hohenberg
 wave --time 0.7
+gradients/heat_source
+gradients/spots
 "
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 while read -r picture options; do
   [[ -n $picture ]] || continue
   input=${picture%%:*} name=${picture/:/_}  # "input:further" is a further picture of the same run
+  name=${name#gradients/}
   [[ $# -eq 0 || " $* " == *" $input "* ]] || continue
-  [[ -e $folder/$input.h5 ]] || hpcstencil run "inputs/$input.toml" --output "$folder/$input.h5" --quiet
+  command=run
+  [[ $input != gradients/* ]] || command=fit
+  [[ -e $folder/$input.h5 ]] || hpcstencil "$command" "inputs/$input.toml" --output "$folder/$input.h5" --quiet
   # shellcheck disable=SC2086  # options are words
   hpcstencil plot "$folder/$input.h5" $options -o "$folder/$name.png"
   # Half the size and 256 colours are enough for a page.

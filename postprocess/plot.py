@@ -1,4 +1,4 @@
-"""Pictures and movies of an output or checkpoint file. Also a script: `python -m postprocess.plot FILE.h5 --help`."""
+"""Pictures and movies of an output or checkpoint file or a fit. Also a script: `python -m postprocess.plot FILE.h5 --help`."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from postprocess.figures import (
     probes_figure,
     value_limits,
 )
+from postprocess.fit import fit_figure, is_fit, read_fit
 from postprocess.movie import write_gif, write_mp4
 from postprocess.options import plot_options
 from postprocess.reader import FileProblem, RequestProblem, read_samples, read_view
@@ -89,6 +90,15 @@ def plot_probes(path: str | Path, name: str, output: str | Path | None = None) -
     """
     view = read_view(path)
     return _save(probes_figure(view, name, read_samples(view, name)), output or _beside(path, f"{name}.png"))
+
+
+@rc_context(STYLE)
+def plot_fit(path: str | Path, output: str | Path | None = None) -> Path:
+    """Plot the convergence of a fit and the fields that it found, and return the path (default: `STEM.png`).
+
+    ``path`` is the file that `hpcstencil fit` wrote. Raises the same errors as `plot_field`.
+    """
+    return _save(fit_figure(read_fit(path)), output or _beside(path, "png"))
 
 
 @rc_context(STYLE)
@@ -163,6 +173,8 @@ def render(
         if time is not None:
             raise RequestProblem("--movie shows all times: it does not go with --time.")
         return plot_movie(file, field, parse_slices(slices), output)
+    if field is None and time is None and not slices and is_fit(file):
+        return plot_fit(file, output)
     return plot_field(file, field, time, parse_slices(slices), output)
 
 

@@ -180,17 +180,22 @@ def adjoint_of(problem: Problem, expressed: Iterable[str], verified: bool = Fals
 
     ``expressed`` are the fields whose initial values come from the expressions of the problem. If the adjoint is to be
     ``verified``, the products of the dot-product test are derived too. Raises InputError for what
-    has no gradient yet, see `refuse_unavailable`.
+    has no gradient yet, see `refuse_unavailable`, and without an objective.
     """
+    if not problem.objective:
+        raise InputError(
+            "objective: expected an expression of which to take the gradient, but the table is missing; write for example "
+            '[objective] misfit = "integral(u**2)"'
+        )
     refuse_unavailable(problem)
     unknowns = unknowns_of(problem)
     parameters = [one for one in unknowns if one.kind != "initial"]
     fields = tuple(problem.trees)
     ((_, objective),) = problem.objective.items()
     reductions = tuple(dict.fromkeys(part for part in walk(objective) if isinstance(part, Reduction)))
-    _refuse_extrema(problem, reductions)
+    refuse_extrema(problem, reductions)
     initial = {name: problem.initial[name] for name in fields if name in problem.initial and name in set(expressed)}
-    plain = _without_beyond({**problem.trees, **{SEED + str(n): r.operand for n, r in enumerate(reductions)}})
+    plain = without_beyond({**problem.trees, **{SEED + str(n): r.operand for n, r in enumerate(reductions)}})
     rates = {name: plain[name] for name in fields}
     operands = {name: tree for name, tree in plain.items() if name not in rates}
     space, grid = problem.discretization, problem.config.grid
@@ -304,13 +309,8 @@ def _kind(problem: Problem, key: str, name: str) -> str:
 
 
 def refuse_unavailable(problem: Problem) -> None:
-    """Raise InputError for problems that have no gradient yet, or no objective."""
+    """Raise InputError for problems that have no gradient yet."""
     config = problem.config
-    if not problem.objective:
-        raise InputError(
-            "objective: expected an expression of which to take the gradient, but the table is missing; write for example "
-            '[objective] misfit = "integral(u**2)"'
-        )
     if config.gradient.storage == "disk":
         raise InputError("gradient.storage: storage = 'disk' is not available yet; remove it")
     if problem.members:
@@ -343,7 +343,7 @@ def refuse_unavailable(problem: Problem) -> None:
         )
 
 
-def _refuse_extrema(problem: Problem, reductions: Sequence[Reduction]) -> None:
+def refuse_extrema(problem: Problem, reductions: Sequence[Reduction]) -> None:
     """Raise InputError if the objective contains a minimum or maximum over the grid."""
     kinds = [part.kind for part in reductions if part.kind in ("min", "max")]
     if kinds:
@@ -361,7 +361,7 @@ def _refuse_noise(trees: Mapping[str, Node]) -> None:
         )
 
 
-def _without_beyond(trees: Mapping[str, Node]) -> dict[str, Node]:
+def without_beyond(trees: Mapping[str, Node]) -> dict[str, Node]:
     """The trees with the ghost cells of all operands filled by their own conditions.
 
     On periodic axes this gives the same values. Trees beside boundaries contain no values that are evaluated beyond them.

@@ -26,6 +26,7 @@ FREE = (
     "verify.",
     "objective.",
     "gradient.",
+    "fit.",
 )
 
 
@@ -51,6 +52,7 @@ def to_tables(config: Config) -> dict[str, Any]:
         "probes": {name: _table(probe) for name, probe in config.probes.items()},
         "objective": _objective(config.objective),
         "gradient": _table(config.gradient) if config.gradient != GradientConfig() else {},
+        "fit": _table(config.fit) if config.fit else {},
         "verify": _table(config.verify),
     }
     return {name: _without_nothing(value) for name, value in tables.items() if value != {}}

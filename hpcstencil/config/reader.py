@@ -30,6 +30,7 @@ from hpcstencil.config.settings import (
     Decomposition,
     DiagnosticsConfig,
     EquationConfig,
+    FitConfig,
     GradientConfig,
     InitialConfig,
     MaskConfig,
@@ -148,6 +149,7 @@ def from_mapping(raw: Mapping[str, object], base: Path, overrides: Sequence[str]
         probes=read_probes(_section(raw, "probes"), base, grid),
         objective=_objective(raw, base),
         gradient=_gradient(raw),
+        fit=_fit(raw) if "fit" in raw else None,
     )
     if config.ensemble:
         check_steps(config)
@@ -498,6 +500,22 @@ def _gradient(raw: Mapping[str, object]) -> GradientConfig:
     if values["checkpoints"] is not None and values["memory"] is not None:
         raise too_many(("gradient.checkpoints", "gradient.memory"), "remove one")
     return GradientConfig(**values)
+
+
+def _fit(raw: Mapping[str, object]) -> FitConfig:
+    """Read the table [fit]. Raises InputError for names that are not in gradient.of."""
+    _refuse_unknown_keys(raw, "fit")
+    fit, known = FitConfig(**_table(raw, "fit")), _gradient(raw).of
+    if not known:
+        raise InputError(
+            "fit: expected the names of what to find in gradient.of, but it is missing; write for example [gradient] of = "
+            '["equation.D"]'
+        )
+    for table_name, given in fit.by_name.items():
+        for name in given:
+            if name not in known:
+                raise unknown(at("fit", table_name, name), "name", name, known)
+    return fit
 
 
 def _checkpoint(values: dict[str, Any]) -> CheckpointConfig:

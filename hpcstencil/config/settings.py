@@ -352,11 +352,41 @@ class GradientConfig:
         return None if self.memory is None else _size(self.memory)
 
 
+@dataclass(frozen=True)
+class FitConfig:
+    """The table [fit], settings of `hpcstencil fit`.
+
+    ``lower``, ``upper``, ``scale``, ``smoothing`` and ``frozen`` map names in gradient.of to values.
+    """
+
+    method: str = key(choice("lbfgs"), "lbfgs", 'method = "lbfgs"', "the method")
+    steps: int = key(COUNT, 100, "steps = 50", "the largest number of iterations")
+    tolerance: float = key(
+        POSITIVE, 1e-6, "tolerance = 1e-4", "the fit ends where the gradient norm is this fraction of that at the start"
+    )
+    history: int = key(COUNT, 10, "history = 10", "number of earlier iterations from which curvature is estimated")
+    lower: Mapping[str, float | str] = entries(EXPRESSION, "{} = 0.0", "lower bounds", 'lower = { "equation.D" = 0.0 }')
+    upper: Mapping[str, float | str] = entries(EXPRESSION, "{} = 1.0", "upper bounds", 'upper = { "equation.D" = 1.0 }')
+    scale: Mapping[str, float] = entries(POSITIVE, "{} = 0.1", "typical sizes", 'scale = { "equation.D" = 0.1 }')
+    smoothing: Mapping[str, float] = entries(
+        POSITIVE, "{} = 0.05", "smoothing lengths of fields", 'smoothing = { "initial.u" = 0.05 }'
+    )
+    frozen: Mapping[str, str] = entries(
+        EXPRESSION_TEXT, '{} = "x < 0.1"', "cells that keep their values", 'frozen = { "initial.u" = "x < 0.1" }'
+    )
+
+    @property
+    def by_name(self) -> dict[str, Mapping[str, Any]]:
+        """The sub-tables, whose keys are names in gradient.of."""
+        return {name: getattr(self, name) for name in ("lower", "upper", "scale", "smoothing", "frozen")}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Config:
     """A checked input file, with one attribute per table.
 
-    Defaults are filled in, and the paths of data files are absolute. ``mask`` is None without a table [mask].
+    Defaults are filled in, and the paths of data files are absolute. ``mask`` and ``fit`` are None without a table [mask] or
+    [fit].
     ``ensemble`` maps dotted keys, such as "equation.D", to one value per member.
     """
 
@@ -377,6 +407,7 @@ class Config:
     probes: Mapping[str, ProbeConfig] = field(default_factory=dict)
     objective: ObjectiveConfig = ObjectiveConfig()
     gradient: GradientConfig = GradientConfig()
+    fit: FitConfig | None = None
 
 
 TOP = tuple(field.name for field in fields(Config))
@@ -385,5 +416,5 @@ TABLES: Mapping[str, type] = {
     "grid": GridConfig, "equation": EquationConfig, "initial": InitialConfig, "numerics": Numerics, "time": TimeConfig,
     "decomposition": Decomposition, "output": OutputConfig, "diagnostics": DiagnosticsConfig,
     "checkpoint": CheckpointConfig, "mask": MaskConfig, "verify": VerifyConfig,
-    "objective": ObjectiveConfig, "gradient": GradientConfig,
+    "objective": ObjectiveConfig, "gradient": GradientConfig, "fit": FitConfig,
 }  # fmt: skip

@@ -39,16 +39,16 @@ def sweep_of(
         problem = adjoint.reversing(topology, steps)
         return compose(agree(communicator, lambda: Decomposed.of(problem, communicator.size, devices)))
 
-    data = forward.put(agree(communicator, lambda: _data(forward, held)))
+    data = forward.put(agree(communicator, lambda: data_of(forward, held)))
     several = reversing(at_once) if at_once > 1 else None
     return Sweep(forward, adjoint, reversing(1), steps_of(forward.problem), data, several, at_once)
 
 
 def planned(sweep: Sweep, fields: Fields) -> tuple[Sweep, SweepPlan]:
-    """Plan the sweep of a run that begins with ``fields``, which are kept. Collective.
+    """Plan the sweep of a run. Collective.
 
-    If the steps follow the solution, the run is taken once to record them. Raises InputError, on all processes, if the memory
-    for stored states is too small.
+    If the steps follow the solution, the run is taken once to record them, from ``fields``, which are kept. Raises
+    InputError, on all processes, if the memory for stored states is too small.
     """
     forward, adjoint = sweep.forward, sweep.adjoint
     if forward.problem.step_follows_solution:
@@ -57,8 +57,11 @@ def planned(sweep: Sweep, fields: Fields) -> tuple[Sweep, SweepPlan]:
     return sweep, plan
 
 
-def _data(forward: Simulation, held: Mapping[str, Blocks]) -> dict[str, np.ndarray]:
-    """This process's blocks of the objective's data, by field. Raises InputError, on this process alone."""
+def data_of(forward: Simulation, held: Mapping[str, Blocks]) -> dict[str, np.ndarray]:
+    """This process's blocks of the objective's data, by field. ``held`` are those from Python, by dotted key.
+
+    Raises InputError, on this process alone.
+    """
     config, blocks = forward.problem.config, dict[str, np.ndarray]()
     for name, file in config.objective.arrays.items():
         key = at("objective", "data", name)

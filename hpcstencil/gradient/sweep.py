@@ -23,7 +23,7 @@ import numpy as np
 from hpcstencil.adjoint.checkpointing import Advance, Reverse, actions
 from hpcstencil.adjoint.plan import groups_of
 from hpcstencil.adjoint.problem import END, OBJECTIVE, SEED, START, Adjoint
-from hpcstencil.adjoint.run_steps import RunSteps
+from hpcstencil.adjoint.run_steps import RunSteps, added_at
 from hpcstencil.backends.backend import Reductions
 from hpcstencil.distributed.device_grid import Body
 from hpcstencil.distributed.halo import Fields
@@ -95,8 +95,7 @@ class Sweep:
     @cached_property
     def added_at(self) -> range:
         """The numbers of steps after which the state adds to the objective."""
-        every = self.forward.problem.config.objective.every_steps
-        return range(self.steps, self.steps + 1) if every is None else range(0, self.steps + 1, every)
+        return added_at(self.forward.problem, self.run)
 
     @cached_property
     def with_added(self) -> Body:

@@ -57,9 +57,18 @@ def collected(sweep: Sweep, result: Result) -> dict[str, Any]:
 
     A number is a float. An array on the global grid, in the dtype of the run, is on rank 0; it is None on other processes.
     """
-    forward, gradient = sweep.forward, dict[str, Any](result.numbers)
-    for key, array in result.arrays.items():
-        block = np.array(forward.block(array))
-        starts = [start for start, _ in forward.ranges]
-        gradient[key] = gathered(forward.communicator, block, starts, forward.problem.config.grid.shape)
+    blocks = {key: np.array(sweep.forward.block(array)) for key, array in result.arrays.items()}
+    gradient = {**result.numbers, **gathered_blocks(sweep.forward, blocks)}
     return {one.key: gradient[one.key] for one in sweep.adjoint.unknowns}
+
+
+def gathered_blocks(simulation: Simulation, blocks: Mapping[str, Any]) -> dict[str, Any]:
+    """Numbers as they are, and arrays on the global grid from this process's blocks, on rank 0, None on other processes.
+
+    All processes call this together.
+    """
+    starts = [start for start, _ in simulation.ranges]
+    shape, communicator = simulation.problem.config.grid.shape, simulation.communicator
+    return {
+        key: gathered(communicator, value, starts, shape) if np.ndim(value) else value for key, value in blocks.items()
+    }

@@ -23,6 +23,7 @@ from hpcstencil.numerics.schedule import Clock, StepRange
 from hpcstencil.problem.problem import Problem
 from hpcstencil.problem.stability import cfl_step
 from hpcstencil.python.assignment import as_array
+from hpcstencil.python.pure_gradient import differentiable
 from hpcstencil.simulation.simulation import Simulation
 from hpcstencil.simulation.solid_cells import solid_block
 from hpcstencil.simulation.state import State
@@ -63,7 +64,7 @@ def function_of(simulation: Simulation, steps: int, constant: Mapping[str, np.nd
     dt = _step_sizes(problem)
     members = len(problem.members)
     _ = simulation.device_grid.places  # cached from here on: not to be computed while JAX traces
-    advance = _mapped_one_by_one(simulation)
+    advance = _mapped_one_by_one(simulation, steps)
     slopes = simulation.steps.slopes() if problem.method.multistep else None
     kept, solid = _kept(simulation, constant)
     remembered = {name: block for name, block in kept.items() if name not in problem.constant}
@@ -173,15 +174,19 @@ def _parameters(simulation: Simulation, given: Mapping[str, Any]) -> tuple[dict[
     return numbers, arrays
 
 
-def _mapped_one_by_one(simulation: Simulation) -> Callable[[Fields, Parameters, StepRange], Any]:
-    """The steps as a function that `jax.vmap` maps one batch element after the other. Differentiating it raises
-    InputError."""
+def _mapped_one_by_one(simulation: Simulation, steps: int) -> Callable[[Fields, Parameters, StepRange], Any]:
+    """The steps as a function that `jax.vmap` maps one batch element after the other, with reverse-mode derivatives."""
     inside = simulation.steps.inside() if simulation.steps.inside else simulation.steps.advance
 
     def advance(fields: Fields, parameters: Parameters, these: StepRange) -> Any:
         return dict(inside(fields, parameters, these))
 
-    mapped = custom_vmap(advance)
+    return differentiable(simulation, _one_by_one(advance), steps, _one_by_one)
+
+
+def _one_by_one(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same function, which `jax.vmap` maps one batch element after the other."""
+    mapped = custom_vmap(function)
 
     @mapped.def_vmap
     def of_many(count: int, is_mapped: Sequence[Any], *arguments: Any) -> tuple[Any, Any]:
@@ -192,17 +197,7 @@ def _mapped_one_by_one(simulation: Simulation) -> Callable[[Fields, Parameters, 
         results = jax.lax.map(lambda one: mapped(*one), every)
         return results, jax.tree.map(lambda _: True, results)
 
-    @jax.custom_jvp
-    def steps(fields: Fields, parameters: Parameters, these: StepRange) -> Any:
-        return mapped(fields, parameters, these)
-
-    @steps.defjvp
-    def derivative(values: Any, tangents: Any) -> Any:
-        raise InputError(
-            "sim.function: derivatives through the steps of a simulation are not available yet; differentiate around it"
-        )
-
-    return steps
+    return mapped
 
 
 def _kept(

@@ -57,6 +57,7 @@ if TYPE_CHECKING:
 
     from hpcstencil.python.datasets import Block
     from hpcstencil.python.pure_function import Function
+    from hpcstencil.python.tangent import TangentLinear
 
 Callback = Callable[["Simulation"], Any]
 SAME_COMMAND = "run the same command with --resume to continue"
@@ -124,6 +125,7 @@ class Simulation:
         self._compiled = False
         self._slopes: Any = None
         self._gradient: Any = None  # the reverse sweep, with what it depends on
+        self._tangent: Any = None  # the tangent, likewise
         self._interrupts = signals.HeldInterrupts()
         self._stopwatch = Stopwatch()
         here = THIS_PROCESS
@@ -367,7 +369,7 @@ class Simulation:
         return register
 
     def function(self, steps: int) -> Function:
-        """Return ``steps`` steps as a pure JAX function ``f(state, parameters=None) -> state``, for jax.jit and jax.vmap.
+        """Return ``steps`` steps as a pure JAX function ``f(state, parameters=None) -> state``, for jax.jit, vmap and grad.
 
         A state is a pytree with everything that a step needs. ``state["u"]`` is a JAX array of this process's block (on
         one process: the global grid), without ghost cells, in the dtype of the run, with the members of an ensemble
@@ -403,12 +405,7 @@ class Simulation:
         """
         from hpcstencil.python.gradient import Gradient
 
-        stepping = self._ready("value_and_gradient")
-        if taken := stepping.clock.step:
-            raise InputError(
-                f"value_and_gradient: expected a simulation at t = 0, but it has taken {taken} steps; make another one"
-            )
-        wanted = (frozenset(self._assigned), dict(self._open.problem.initial))
+        wanted = self._derived_at_start("value_and_gradient")
         if self._gradient is None or self._gradient[0] != wanted:
             made = Gradient(self._open, wanted[0], self._data)
             if self._gradient is not None:
@@ -416,6 +413,63 @@ class Simulation:
             self._gradient = wanted, made
         with self._stepping_on():
             return self._gradient[1].at(self._stepping.state)
+
+    def tangent(self, direction: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the derivative of the fields at time.end along a direction: ``sim.tangent({"equation.D": 1.0})["u"]``.
+
+        ``direction`` maps names as in gradient.of, such as "initial.u" or "equation.D", to numbers, and for fields also to
+        arrays on the global grid, functions of the coordinates or expressions, as ``sim[...] = ...`` takes them. The run
+        begins with the current fields, which must be those at t = 0; the simulation itself does not change. The result has an
+        array on the global grid for each field, in the dtype of the run, on rank 0, and None on other processes. If the input
+        has an objective, its derivative is there too, by its name, a float, equal on all processes.
+
+        All processes call this together. Raises InputError for unknown names, and for what has no derivative yet.
+        """
+        tangent = self._tangent_along("tangent", direction)
+        with self._stepping_on():
+            return tangent.at(self._stepping.state, direction)
+
+    def hessian_product(self, direction: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the product of the Hessian of the objective and a direction, by the names in ``direction``.
+
+        The Hessian has the second derivatives of the objective with respect to the names in ``direction``, which is as in
+        `tangent`. The result is as that of `value_and_gradient`, whose derivative along the direction it is, with the
+        stored states of [gradient]. All processes call this together. Raises InputError as `tangent`, and without an
+        objective, and NumericsError if a derivative is not finite.
+        """
+        tangent = self._tangent_along("hessian_product", direction)
+        with self._stepping_on():
+            return tangent.hessian_product(self._stepping.state, direction)
+
+    def _tangent_along(self, method: str, direction: Mapping[str, Any]) -> TangentLinear:
+        """Return the tangent along directions with these keys, composed once. ``method`` is the name of the caller."""
+        from hpcstencil.python.tangent import TangentLinear
+
+        wanted = self._derived_at_start(method)
+        if not isinstance(direction, Mapping) or not direction:
+            raise InputError(
+                f"{method}: expected a dict of directions, but got {direction!r}; write for example "
+                f'sim.{method}({{"equation.D": 1.0}})'
+            )
+        key = (*wanted, tuple(direction))
+        if self._tangent is None or self._tangent[0] != key:
+            made = TangentLinear(self._open, wanted[0], self._data, tuple(direction))
+            if self._tangent is not None:
+                self._tangent[1].close()
+            self._tangent = key, made
+        tangent: TangentLinear = self._tangent[1]
+        return tangent
+
+    def _derived_at_start(self, method: str) -> tuple[frozenset[str], dict[str, Any]]:
+        """Return all on which the trees of a derivative depend: the fields that were assigned, and the initial trees.
+
+        Raises InputError unless the simulation is open and at t = 0.
+        """
+        if taken := self._ready(method).clock.step:
+            raise InputError(
+                f"{method}: expected a simulation at t = 0, but it has taken {taken} steps; make another one"
+            )
+        return frozenset(self._assigned), dict(self._open.problem.initial)
 
     # ---- assignment --------------------------------------------------------------------------------------------------
 
@@ -511,9 +565,10 @@ class Simulation:
             return
         self._refuse_busy("close")
         PROGRAMS.give_back(self._program)
-        if self._gradient is not None:
-            self._gradient[1].close()
-        self._program = self._gradient = None
+        for derived in (self._gradient, self._tangent):
+            if derived is not None:
+                derived[1].close()
+        self._program = self._gradient = self._tangent = None
         self._callbacks.clear()
         self._stepping.state = replace(self._stepping.state, fields={})
 

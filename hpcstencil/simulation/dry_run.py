@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from hpcstencil.adjoint.limits import plan_of_fit
 from hpcstencil.adjoint.plan import plan_of, steps_at_once
 from hpcstencil.adjoint.problem import adjoint_of
 from hpcstencil.adjoint.run_steps import steps_of
@@ -89,9 +90,9 @@ def _without_long_lists(config: Config) -> Config:
 
 
 def _gradient(problem: Problem, topology: Topology, kernel: str) -> list[str]:
-    """Return a line with the plan of the reverse sweep, if the input asks for a gradient.
+    """Return a line with the plan of the reverse sweep, if the input asks for a gradient, and one with that of a fit.
 
-    Raises InputError for what has no gradient yet.
+    Raises InputError for what has no gradient yet, and for limits of the fit that do not make sense.
     """
     if not problem.config.gradient.of:
         return []
@@ -103,7 +104,12 @@ def _gradient(problem: Problem, topology: Topology, kernel: str) -> list[str]:
     plan = plan_of(adjoint, topology, steps_at_once(adjoint, topology, kernel), steps_of(problem))
     stored = f"{plan.states} stored states of {human(plan.bytes_per_state)}" if plan.states else "no stored states"
     memory = f"{stored}, about {human(plan.bytes)} in all per process"
-    return [f"gradient              {memory}, {plan.taken} steps taken to reverse {plan.steps}"]
+    lines = [f"gradient              {memory}, {plan.taken} steps taken to reverse {plan.steps}"]
+    if problem.config.fit is not None:
+        words, size = plan_of_fit(problem, adjoint.unknowns, problem.config.fit, topology)
+        held = f"; its vectors take {human(size)} per process" if size else ""
+        lines.append(f"fit                   {words}{held}")
+    return lines
 
 
 def _stencils(config: Config) -> list[str]:

@@ -32,6 +32,9 @@ REPEATING = (
     "output.write_behind",
     "title",
     "verify.",
+    "objective.",
+    "gradient.",
+    "fit.",
 )  # these keys do not change the results
 
 

@@ -328,3 +328,17 @@ def test_a_rate_that_is_0_in_many_cells_does_not_make_the_gradient_0_there():
     growth = (1 + 1e-4 * np.maximum(0, x - 100)) ** 10
     found = sweep(sweep.forward.initial_fields(), 10).arrays["initial.u"]
     assert np.allclose(found, 2 * growth**2 * u, rtol=1e-13)
+
+
+def test_an_objective_may_consist_of_parameters_alone():
+    sweep = sweep_of({
+        "grid": {"shape": [6]},
+        "equation": {"name": "heat", "D": 0.3},
+        "initial": {"u": "x"},
+        "time": {"end": 0.1, "dt": 0.1},
+        "objective": {"J": "D**2"},
+        "gradient": {"of": ["initial.u", "equation.D"]},
+    })  # fmt: skip
+    result = sweep(sweep.forward.initial_fields(), 1)
+    assert (result.value, result.numbers["equation.D"]) == (0.3**2, 0.6)
+    assert not np.asarray(result.arrays["initial.u"]).any()

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2] / "hpcstencil"
 PACKAGES = (
     "validation", "numerics", "runtime", "symbolic", "equations", "distributed", "io", "checkpoint", "config", "problem",
     "adjoint", "backends.backend", "backends.xla", "backends.native", "backends.pallas",
-    "backends.registry", "sweep", "simulation", "gradient", "python", "verify", "benchmark", "doctor", "cli",
+    "backends.registry", "sweep", "simulation", "gradient", "fit", "python", "verify", "benchmark", "doctor", "cli",
 )  # fmt: skip
 # Names that files of equations import, and the entry of the command.
 TOP = {"__init__", "__main__", "derivatives", "expressions", "functions"}

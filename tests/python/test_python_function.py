@@ -192,8 +192,6 @@ def test_what_is_wrong_is_one_sentence():
         ):
             with pytest.raises(hs.InputError, match=sentence):
                 f(state, parameters)
-        with pytest.raises(hs.InputError, match="derivatives through the steps .* not available yet"):
-            jax.grad(lambda u: f({**fields, "u": u})["v"].sum())(jnp.ones((13, 11)))
         with pytest.raises(hs.InputError, match="function: expected a number of steps, but got 0"):
             sim.function(0)
     expected = pytest.raises(hs.InputError, match="parameters: not available yet with time.cfl")

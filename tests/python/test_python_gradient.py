@@ -70,11 +70,18 @@ def test_data_of_another_shape_are_refused():
 
 
 def test_the_program_of_the_page_finds_the_initial_state(monkeypatch):
-    (program,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "gradients.md").read_text(), re.DOTALL)
+    programs = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "gradients.md").read_text(), re.DOTALL)
     monkeypatch.chdir(ROOT)
     names = {}
-    exec(program, names)
+    for program in programs:
+        exec(program, names)
     x = (np.arange(32) + 0.5) / 32
     exact = np.sin(np.pi * x)[:, None] * np.sin(np.pi * x)
     assert np.abs(np.array(names["sim"]["u"]) - exact).max() < 0.005
+    # J is quadratic in u, and its minimum is 0 there: H u = -dJ/du at u = 0.
+    names["sim"]["u"] = 0.0
+    _, gradient = names["sim"].value_and_gradient()
+    assert np.allclose(
+        names["product"]["initial.u"], -gradient["initial.u"], rtol=0, atol=1e-6 * np.abs(gradient["initial.u"]).max()
+    )
     assert not os.path.exists("initial_state.gradient.h5")

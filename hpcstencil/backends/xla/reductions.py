@@ -56,6 +56,28 @@ def exact_sum(parts: np.ndarray, exponent: int, bits: int) -> float:
     return float(total * Fraction(2) ** exponent)
 
 
+def integer_parts(values: np.ndarray, exponent: int, bits: int) -> np.ndarray:
+    """Return the integer parts of the sum of an array, whose values are below 2^``exponent``: int64 of shape (PARTS,).
+
+    The parts of several arrays may be added. ``bits`` are those of `bits_per_part` for all values together.
+    """
+    few = 1 << max(0, 53 - bits)  # numbers whose sum is exact in float64, in any order
+    scale = math.ldexp(1.0, -exponent)
+    totals, cells = np.zeros(PARTS, np.int64), values.reshape(-1)
+    room = np.empty((2, min(len(cells), CELLS_IN_NUMPY)))
+    for first in range(0, len(cells), CELLS_IN_NUMPY):
+        some = cells[first : first + CELLS_IN_NUMPY]
+        rest, whole = room[:, : len(some)]
+        with np.errstate(invalid="ignore"):  # values that are not finite, whose sum is not used
+            np.multiply(some, scale, out=rest, dtype=np.float64)
+            for j in range(PARTS):
+                rest *= 2.0**bits
+                np.rint(rest, out=whole)
+                rest -= whole
+                totals[j] += np.add.reduceat(whole, np.arange(0, len(whole), few)).astype(np.int64).sum()
+    return totals
+
+
 @dataclass(frozen=True)
 class CompiledTrees:
     """Expression trees that compiled code evaluates.
@@ -263,22 +285,8 @@ class ByNumpy:
         return high, low, sum(int(np.count_nonzero(~np.isfinite(block))) for block in blocks)
 
     def parts(self, name: str, array: jax.Array, exponent: int) -> np.ndarray:
-        few = 1 << max(0, 53 - self.bits)  # numbers whose sum is exact in float64, in any order
-        scale = math.ldexp(1.0, -exponent)
-
         def of_part(part: np.ndarray) -> np.ndarray:
-            totals, cells = np.zeros(PARTS, np.int64), part.reshape(-1)
-            room = np.empty((2, min(len(cells), CELLS_IN_NUMPY)))
-            for first in range(0, len(cells), CELLS_IN_NUMPY):
-                some = cells[first : first + CELLS_IN_NUMPY]
-                rest, whole = room[:, : len(some)]
-                np.multiply(some, scale, out=rest, dtype=np.float64)
-                for j in range(PARTS):
-                    rest *= 2.0**self.bits
-                    np.rint(rest, out=whole)
-                    rest -= whole
-                    totals[j] += np.add.reduceat(whole, np.arange(0, len(whole), few)).astype(np.int64).sum()
-            return totals
+            return integer_parts(part, exponent, self.bits)
 
         blocks = [block for block in self.devices.owned(array) if block.size]
         return np.sum([total for block in blocks for total in by_threads(of_part, block)], 0)

@@ -1,0 +1,79 @@
+"""The limits of the unknowns of a fit: bounds, scales, smoothing lengths and frozen cells, from the table [fit]."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from hpcstencil.adjoint.problem import Unknown
+from hpcstencil.config.settings import FitConfig
+from hpcstencil.numerics.topology import Topology
+from hpcstencil.problem.build import initial_expression
+from hpcstencil.problem.problem import Problem
+from hpcstencil.symbolic.expressions import Node
+from hpcstencil.validation.errors import InputError
+from hpcstencil.validation.messages import at, wrong
+from hpcstencil.validation.schema import expression_text
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The limits of one unknown of a fit.
+
+    ``lower``, ``upper`` and ``frozen`` are trees of coordinates and parameters; None if they are not given. A cell is frozen
+    where ``frozen`` is not 0. ``scale`` is the typical size of the unknown; None for that of its start. ``smoothing`` is a
+    length in the unit of the input; 0 for none.
+    """
+
+    lower: Node | None
+    upper: Node | None
+    scale: float | None
+    smoothing: float
+    frozen: Node | None
+
+
+def limits_of(problem: Problem, unknowns: tuple[Unknown, ...], fit: FitConfig) -> dict[str, Limits]:
+    """The limits of each unknown, by its key. Raises InputError for malformed expressions, and for frozen cells, smoothing or
+    bounds that depend on the place if the unknown is a number."""
+    return {one.key: _limits(problem, one, fit) for one in unknowns}
+
+
+def _limits(problem: Problem, one: Unknown, fit: FitConfig) -> Limits:
+    if one.kind == "number":
+        for table in ("smoothing", "frozen"):
+            if one.key in fit.by_name[table]:
+                raise InputError(f"{at('fit', table, one.key)}: expected a field, but {one.key} is a number; remove it")
+        for table in ("lower", "upper"):
+            value = fit.by_name[table].get(one.key, 0.0)
+            if isinstance(value, str):
+                raise wrong(at("fit", table, one.key), f"a number, as {one.key} is one", value, "write a number")
+
+    def tree(table: str, given: Mapping[str, float | str]) -> Node | None:
+        if one.key not in given:
+            return None
+        return initial_expression(problem, one.name, expression_text(given[one.key]), at("fit", table, one.key))
+
+    return Limits(
+        lower=tree("lower", fit.lower),
+        upper=tree("upper", fit.upper),
+        scale=fit.scale.get(one.key),
+        smoothing=fit.smoothing.get(one.key, 0.0),
+        frozen=tree("frozen", fit.frozen),
+    )
+
+
+def plan_of_fit(problem: Problem, unknowns: tuple[Unknown, ...], fit: FitConfig, topology: Topology) -> tuple[str, int]:
+    """Return (description of a fit in words, bytes of its vectors on the largest block). Raises the InputError of
+    `limits_of`."""
+    limits = limits_of(problem, unknowns, fit)
+    fields = sum(one.kind != "number" for one in unknowns)
+    counts = {"number": len(unknowns) - fields, "field": fields}
+    found = " and ".join(f"{n} {word}{'s' * (n > 1)}" for word, n in counts.items() if n)
+    bounded = any(one.lower is not None or one.upper is not None for one in limits.values())
+    words = f"{found} by {fit.method}{' with bounds' * bounded}, at most {fit.steps} iterations with a history of {fit.history}"
+    vectors = 2 * fit.history + 4  # the history has pairs; unknowns and gradients before and after a step
+    cells = math.prod(stop - start for start, stop in topology.block(0))
+    return words, vectors * fields * cells * np.dtype(problem.config.numerics.precision).itemsize

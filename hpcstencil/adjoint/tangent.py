@@ -1,0 +1,122 @@
+"""The tangent of a problem: the problem together with the derivative of its fields along a direction.
+
+For ∂u/∂t = f(u, p), the field tangent.u follows
+  ∂u̇/∂t = (∂f/∂u) u̇ + (∂f/∂p) ṗ,   u̇(0) = the direction of u(0), plus (∂u(0)/∂p) ṗ where u(0) is an expression.
+All methods take linear combinations of fields and slopes, so a step of both is the exact derivative of a step of u. The
+direction ṗ of a number is the parameter tangent.p, and that of an array the constant field tangent.parameter.p. The objective
+of the tangent problem is the derivative J̇ of the objective J along the direction. The gradient of J̇ with respect to the
+unknowns, for a fixed direction v, is the product of the Hessian of J and v.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from hpcstencil.adjoint.differentiate import tangent
+from hpcstencil.adjoint.operands import Operands
+from hpcstencil.adjoint.problem import (
+    OBJECTIVE,
+    TANGENT,
+    Unknown,
+    refuse_extrema,
+    refuse_unavailable,
+    unknowns_of,
+    without_beyond,
+)
+from hpcstencil.adjoint.run_steps import refuse_following
+from hpcstencil.config.settings import DiagnosticsConfig, GradientConfig
+from hpcstencil.numerics.topology import Topology
+from hpcstencil.problem.problem import Problem
+from hpcstencil.symbolic.differentiate import ZERO
+from hpcstencil.symbolic.expressions import Field, Node, Parameter, Reduction, parameter_field, shared, walk
+from hpcstencil.validation.errors import InputError
+
+
+@dataclass(frozen=True)
+class Tangent:
+    """The tangent ``problem`` along directions of the ``unknowns``.
+
+    Its parameters tangent.p are 0. Its ``initial`` has the trees of (∂u(0)/∂p) ṗ by the name of their field, with the numbers
+    and arrays of the direction as above.
+    """
+
+    unknowns: tuple[Unknown, ...]
+    problem: Problem
+
+    def along(self, one: Unknown) -> str:
+        """The name of the field or parameter that holds the direction of an unknown."""
+        return TANGENT + (parameter_field(one.name).name if one.kind == "array" else one.name)
+
+    def on(self, topology: Topology) -> Tangent:
+        """The same on the blocks of the problem."""
+        config = self.problem.config
+        blocks = replace(config.decomposition, processes=topology.processes, devices=topology.devices)
+        return replace(self, problem=replace(self.problem, config=replace(config, decomposition=blocks)))
+
+
+def tangent_of(problem: Problem, expressed: Iterable[str], keys: Sequence[str]) -> Tangent:
+    """Derive the tangent of a problem along directions of ``keys``, names as in gradient.of.
+
+    ``expressed`` are the fields whose initial values come from the expressions of the problem. Raises InputError for unknown
+    names, and for what has no derivative yet.
+    """
+    refuse_unavailable(problem)
+    refuse_following(problem, "derivatives along a direction are")
+    try:
+        unknowns = unknowns_of(replace(problem, config=replace(problem.config, gradient=_of(problem, keys))))
+    except InputError as error:
+        raise InputError(str(error).replace("gradient.of", "direction", 1)) from None
+    reductions = [part for tree in problem.objective.values() for part in walk(tree) if isinstance(part, Reduction)]
+    refuse_extrema(problem, reductions)
+    operands = {f"operand {n}": part.operand for n, part in enumerate(reductions)}
+    plain = without_beyond({**problem.trees, **operands})
+    space, grid = problem.discretization, problem.config.grid
+    places = Operands(problem.faces, list(plain.values()), problem.config.boundary.periodic, grid.spacing)
+    given: dict[Node, Node] = {}
+    for one in unknowns:
+        if one.kind == "number":
+            given[one.node] = Parameter(TANGENT + one.name)
+        elif one.kind == "array":
+            given[one.node] = Field(TANGENT + parameter_field(one.name).name)
+    along: dict[Node, Node] = {**given, **{Field(name): Field(TANGENT + name) for name in problem.trees}}
+    slopes = {TANGENT + name: tangent(plain[name], along, places, space) for name in problem.trees}
+    at_start = {
+        TANGENT + name: tangent(problem.initial[name], given, places, space)
+        for name in expressed
+        if name in problem.initial and name in problem.trees
+    }
+    of_reductions: dict[Node, Node] = {
+        part: replace(part, operand=tangent(plain[f"operand {n}"], along, places, space))
+        for n, part in enumerate(reductions)
+    }
+    objective = {
+        name: tangent(tree, {**given, **of_reductions}, places, space) for name, tree in problem.objective.items()
+    }
+    constant = [node.name for node in given.values() if isinstance(node, Field)]
+    added = (*slopes, *constant)
+    extended = replace(
+        problem,
+        config=replace(problem.config, diagnostics=DiagnosticsConfig(), gradient=_of(problem, keys)),
+        fields=(*problem.fields, *added),
+        memory=(*problem.memory, *added),
+        trees=shared({**problem.trees, **slopes}),
+        parameters={
+            **problem.parameters,
+            **{node.name: 0.0 for node in given.values() if isinstance(node, Parameter)},
+        },
+        initial={**problem.initial, **{name: tree for name, tree in at_start.items() if tree != ZERO}},
+        faces={**problem.faces, **places.added},
+        diagnostics=dict.fromkeys((OBJECTIVE,), *objective.values()) if objective else {},
+        objective=objective,
+        derived={},
+        receivers={},
+        measured={},
+        groups={**problem.groups, **{TANGENT + name: group for name, group in problem.groups.items()}},
+        positions={**problem.positions, **{TANGENT + name: place for name, place in problem.positions.items()}},
+    )
+    return Tangent(unknowns, extended)
+
+
+def _of(problem: Problem, keys: Sequence[str]) -> GradientConfig:
+    return replace(problem.config.gradient, of=tuple(keys))

@@ -1,0 +1,117 @@
+"""`hpcstencil fit`: the unknowns for which the objective of an input is least."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from hpcstencil import STARTED
+from hpcstencil.runtime import signals
+from hpcstencil.runtime.launcher import environment_rank
+from hpcstencil.validation.errors import InputError
+from hpcstencil.validation.printable import echo
+
+
+@click.command()
+@click.argument("input_file", metavar="INPUT.toml", type=click.Path(path_type=Path))
+@click.option(
+    "--set", "overrides", metavar="KEY=VALUE", multiple=True, help="Override a key of the input (repeatable)."
+)
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="The file (default: INPUT.fit.h5).")
+@click.option("--overwrite", is_flag=True, help="Begin again, and replace existing files of this fit.")
+@click.option("--resume", is_flag=True, help="Continue from the newest valid checkpoint of this fit, if any.")
+@click.option("--devices", type=int, help="Devices per process (default: as for run).")
+@click.option("--quiet", is_flag=True, help="No progress and no summary.")
+def fit(
+    input_file: Path,
+    overrides: tuple[str, ...],
+    output: Path | None,
+    overwrite: bool,
+    resume: bool,
+    devices: int | None,
+    quiet: bool,
+) -> None:
+    """Find the names in gradient.of for which the objective of INPUT.toml is least, and write a file with them.
+
+    Each evaluation takes the run forwards and then in reverse. A checkpoint is written after each iteration.
+    """
+    if resume and overwrite:
+        raise InputError("--resume: cannot be combined with --overwrite; give one of them")
+    from hpcstencil.adjoint.limits import limits_of
+    from hpcstencil.adjoint.problem import adjoint_of, unknowns_of
+    from hpcstencil.adjoint.run_steps import refuse_following
+    from hpcstencil.cli.prepare import decomposed_of, devices_of, problem_of, processes
+    from hpcstencil.config.paths import check_output_path
+    from hpcstencil.config.settings import FitConfig
+    from hpcstencil.runtime.communicator import agree, from_rank_0
+    from hpcstencil.runtime.devices import start_jax
+    from hpcstencil.runtime.walltime import Walltime
+    from hpcstencil.simulation.same_everywhere import same_everywhere
+
+    path = (output or Path(f"{input_file.stem}.fit.h5")).absolute()
+    with signals.watched() as request, processes() as communicator:
+        config, problem = problem_of(input_file, overrides, communicator)
+        agree(communicator, lambda: refuse_following(problem, "a fit is"))
+        unknowns = agree(communicator, lambda: unknowns_of(problem))
+        own = {one.name for one in unknowns if one.kind == "initial"}  # whose values are no expressions any more
+        adjoint = agree(
+            communicator, lambda: adjoint_of(problem, [name for name in problem.initial if name not in own])
+        )
+        limits = agree(communicator, lambda: limits_of(problem, unknowns, config.fit or FitConfig()))
+        agree(communicator, lambda: check_output_path(config, input_file, path, "--output"))
+        count, _ = devices_of(config, devices)
+        same_everywhere(communicator, count, problem)
+        decomposed = decomposed_of(problem, communicator.size, count)
+        local = agree(communicator, lambda: start_jax(count))
+
+        from hpcstencil.checkpoint.paths import list_checkpoints
+        from hpcstencil.fit.checkpoints import kernels_in, newest
+        from hpcstencil.fit.file import write
+        from hpcstencil.fit.run import Duration, fitted
+        from hpcstencil.gradient.compose import planned, sweep_of
+        from hpcstencil.io.output_lock import claimed
+        from hpcstencil.python.gradient import gathered_blocks
+        from hpcstencil.simulation.event_loop import StopRequests
+        from hpcstencil.simulation.start import composed
+
+        def check() -> None:
+            exists = path if path.exists() else next(iter(list_checkpoints(path)), None)
+            if exists is not None and not overwrite and not resume:
+                raise InputError(
+                    f"{exists}: exists already; say --resume to continue this fit, --overwrite to begin again, or choose "
+                    "another --output"
+                )
+
+        with claimed([path], communicator):
+            from_rank_0(communicator, check)
+            resumed = newest(path, communicator) if resume else None
+            before = ("", "") if resumed is None else from_rank_0(communicator, lambda: kernels_in(resumed))
+            forward = composed(decomposed, local, communicator, before[0])
+            sweep = sweep_of(forward, adjoint, lambda blocks: composed(blocks, local, communicator, before[1]), {})
+            sweep, plan = planned(sweep, {})
+            longest = Duration()
+            walltime = Walltime(config.checkpoint.walltime, communicator, STARTED)
+            stops = StopRequests(request, walltime, lambda: longest.seconds, communicator)
+            result = fitted(
+                sweep,
+                plan,
+                limits,
+                path,
+                resumed,
+                lambda blocks: composed(blocks, local, communicator),
+                stops,
+                longest,
+                quiet,
+            )
+            whole = gathered_blocks(forward, result.state.point.unknowns)
+            from_rank_0(communicator, lambda: write(path, config, result, whole))
+        if environment_rank() == 0 and not quiet:
+            rows = result.state.rows
+            evaluations = sum(row.evaluations for row in rows)
+            numbers = "".join(f"{key:<21} {value:.10g}\n" for key, value in whole.items() if not value.ndim)
+            echo(
+                f"{'objective':<21} {rows[-1].objective:.10g}, {rows[0].objective:.10g} at the start\n{numbers}"
+                f"{'iterations':<21} {len(rows) - 1}, with {evaluations} evaluation{'s' * (evaluations != 1)}\n"
+                f"{'end':<21} {result.why}\n{'fit':<21} {path}"
+            )

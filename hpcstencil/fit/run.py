@@ -1,0 +1,134 @@
+"""A fit from its start, or a checkpoint, to its end: iterations, their progress, their checkpoints."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from hpcstencil.adjoint.limits import Limits
+from hpcstencil.adjoint.plan import SweepPlan
+from hpcstencil.checkpoint.paths import remove_stale
+from hpcstencil.config.settings import FitConfig
+from hpcstencil.fit import checkpoints
+from hpcstencil.fit.lbfgs import State, Vector, begun, iterated
+from hpcstencil.fit.smoothing import smoothings_of
+from hpcstencil.fit.space import Vectors
+from hpcstencil.fit.unknowns import Evaluation, box_of, start_of
+from hpcstencil.gradient.other_values import SweepFor
+from hpcstencil.gradient.sweep import Sweep
+from hpcstencil.runtime.communicator import T
+from hpcstencil.runtime.progress import say
+from hpcstencil.simulation.event_loop import StopRequests
+from hpcstencil.simulation.prepared import Decomposed
+from hpcstencil.simulation.simulation import Simulation
+from hpcstencil.validation.errors import StoppedEarly
+
+
+@dataclass
+class Duration:
+    """The duration of the longest evaluation so far, in seconds: the time that stopping may take."""
+
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """The last state of a fit, and the reason for its end in words."""
+
+    state: State
+    why: str
+
+
+def fitted(
+    sweep: Sweep,
+    plan: SweepPlan,
+    limits: Mapping[str, Limits],
+    output: Path,
+    resumed: Path | None,
+    compose: Callable[[Decomposed], Simulation],
+    stops: StopRequests,
+    longest: Duration,
+    quiet: bool = False,
+) -> Fitted:
+    """Fit the unknowns of a sweep. Collective. A checkpoint beside ``output`` is written after each iteration.
+
+    The fit continues from the checkpoint ``resumed``, unless it is None. ``compose`` composes other problems on the blocks of
+    the simulation. Raises InputError if a bound or the checkpoint does not fit, NumericsError if the objective is not finite
+    at the start, StoppedEarly after a signal or at the walltime, on all processes.
+    """
+    forward = sweep.forward
+    config, communicator = forward.problem.config, forward.communicator
+    fit = config.fit or FitConfig()
+    start = start_of(forward, sweep.adjoint.unknowns)
+    box = box_of(forward, start, limits)
+    lengths = {key: one.smoothing for key, one in limits.items() if one.smoothing}
+    precision = float(np.finfo(forward.dtype).eps)
+    space = Vectors(communicator, config.grid.cells, precision, smoothings_of(forward, lengths, compose))
+    evaluation = Evaluation(SweepFor(sweep), box, plan.states)
+    digests = checkpoints.digests_of(forward)
+    since, done = time.monotonic(), 0
+
+    def evaluated(at: Callable[[Vector], T]) -> Callable[[Vector], T]:
+        """The same evaluation, unless the fit must stop."""
+
+        def evaluate(unknowns: Vector) -> T:
+            if reason := stops.reason():
+                raise StoppedEarly(
+                    f"stopped by {reason} after {done} iterations; run the same command with --resume to continue"
+                )
+            began = time.monotonic()
+            point = at(unknowns)
+            longest.seconds = max(longest.seconds, time.monotonic() - began)
+            return point
+
+        return evaluate
+
+    def taken(state: State) -> State:
+        """Store and show a state."""
+        nonlocal since, done
+        checkpoints.write(output, sweep, state, digests)
+        done = len(state.rows) - 1
+        communicator.watch.step(done)
+        now = time.monotonic()
+        seconds, since = now - since, now
+        if not quiet:
+            _tell(state, seconds)
+        return state
+
+    if resumed is None:
+        remove_stale(output, communicator, after=-1)
+        state = taken(begun(space, box, evaluated(evaluation.at)(start)))
+    else:
+        state = checkpoints.read(resumed, forward, start, digests)
+        done = len(state.rows) - 1
+        if not quiet:
+            say(f"continuing from {resumed.name}")
+    while not (why := _ended(state, fit)):
+        after = iterated(space, box, evaluated(evaluation), state, fit.history)
+        if after is None:
+            return Fitted(state, "no lower objective was found along the gradient, which is as precise as it gets")
+        state = taken(after)
+    return Fitted(state, why)
+
+
+def _ended(state: State, fit: FitConfig) -> str:
+    """Why a fit ends in this state, in words; "" if it does not."""
+    first, last = state.rows[0].norm, state.rows[-1].norm
+    if last <= fit.tolerance * first:
+        return f"converged: the gradient norm is at most {fit.tolerance:g} of that at the start"
+    if len(state.rows) > fit.steps:
+        return f"not converged after {fit.steps} iterations; set a larger fit.steps and say --resume to continue"
+    return ""
+
+
+def _tell(state: State, seconds: float) -> None:
+    row = state.rows[-1]
+    times = f"{row.evaluations} evaluation{'s' * (row.evaluations != 1)}"
+    say(
+        f"iteration {len(state.rows) - 1}  objective {row.objective:.6g}  gradient {row.norm:.3g}  step {row.length:.3g}  "
+        f"{times}  {seconds:.2g} s"
+    )

@@ -1,0 +1,101 @@
+"""A run together with its derivative along a direction."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hpcstencil.adjoint.problem import OBJECTIVE, TANGENT
+from hpcstencil.adjoint.run_steps import RunSteps, added_at
+from hpcstencil.adjoint.tangent import Tangent
+from hpcstencil.distributed.halo import Fields
+from hpcstencil.runtime.communicator import agree
+from hpcstencil.simulation.diagnostics import Diagnostics
+from hpcstencil.simulation.simulation import Simulation
+from hpcstencil.symbolic import numpy_evaluate
+from hpcstencil.symbolic.expressions import Field
+
+Direction = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class TangentRun:
+    """A tangent problem on this process, as a ``simulation``. ``steps`` are those of the run, and ``data`` the fields of the
+    objective's data on the devices.
+
+    A direction maps the key of each unknown to a number or to this process's block.
+    """
+
+    tangent: Tangent
+    simulation: Simulation
+    steps: RunSteps
+    data: Fields
+
+    def numbers(self, direction: Direction) -> dict[str, float]:
+        """The numbers of a direction, by the parameter of the tangent problem."""
+        return {self.tangent.along(one): direction[one.key] for one in self.tangent.unknowns if one.kind == "number"}
+
+    def along(self, direction: Direction) -> TangentRun:
+        """The same with the numbers of a direction. Compiled code is shared."""
+        numbers = {self.tangent.along(one): direction[one.key] for one in self.tangent.unknowns if one.kind == "number"}
+        problem = self.simulation.problem
+        problem = replace(problem, parameters={**problem.parameters, **numbers})
+        prepared = replace(self.simulation.prepared, problem=problem)
+        return replace(self, simulation=replace(self.simulation, prepared=prepared))
+
+    def start(self, fields: Fields, direction: Direction) -> Fields:
+        """The fields of the tangent problem at t = 0, from those of the problem and a direction. Collective.
+
+        The given fields are kept. The numbers must be those of `along`.
+        """
+        simulation, problem = self.simulation, self.simulation.problem
+        given = {self.tangent.along(one): direction[one.key] for one in self.tangent.unknowns if one.kind != "number"}
+        constant = {name: np.asarray(simulation.block(fields[name])) for name in problem.given}
+
+        def blocks() -> dict[str, np.ndarray]:
+            found = {}
+            known = {Field(name): block for name, block in {**constant, **given}.items()}
+            for name in problem.fields:
+                if not name.startswith(TANGENT):
+                    continue
+                block = given.get(name, np.zeros([stop - start for start, stop in simulation.ranges], simulation.dtype))
+                if name in problem.initial:
+                    block = block + numpy_evaluate.block_values(
+                        problem.initial[name],
+                        problem.config.grid,
+                        simulation.ranges,
+                        problem.parameters,
+                        simulation.dtype,
+                        known,
+                    )
+                found[name] = np.array(block)
+            return found
+
+        own = jax.tree.map(jnp.copy, dict(fields))
+        return {**own, **simulation.put(agree(simulation.communicator, blocks))}
+
+    def to_end(self, fields: Fields) -> tuple[Fields, float]:
+        """Take the run that begins with ``fields``, which are overwritten. Collective.
+
+        Returns (the fields at its end, the derivative of the objective along the direction). The latter is 0 without one.
+        """
+        problem, terms, done = self.simulation.problem, list[float](), 0
+        for step in [*(added_at(problem, self.steps) if problem.objective else ()), self.steps.total]:
+            for steps in self.steps.between(done, step):
+                fields = jax.block_until_ready(self.simulation.advance(fields, steps))
+            if problem.objective and len(terms) < len(added_at(problem, self.steps)):
+                terms.append(self._term(fields, step))
+            done = step
+        return fields, math.fsum(terms)
+
+    def _term(self, fields: Fields, step: int) -> float:
+        """The derivative of what these fields, after a number of steps, add to the objective. Collective."""
+        simulation, problem = self.simulation, self.simulation.problem
+        diagnostics = Diagnostics(problem.diagnostics, simulation.diagnosed, problem.parameters)
+        return float(diagnostics.evaluate({**fields, **self.data}, self.steps.time_of(step))[OBJECTIVE])

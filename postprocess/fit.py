@@ -1,0 +1,119 @@
+"""A figure of a fit: its convergence, and the fields that were found."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
+
+from hpcstencil.io.hdf5_validation import attributes, json_attribute, numbers
+from hpcstencil.validation.printable import printable
+from postprocess.figures import LINE, as_text, colour_scale, open_frame, value_limits
+from postprocess.reader import FileProblem, opened
+
+AXES = ("x", "y", "z")
+OTHER = "#c8553d"  # colour of the gradient norm
+MOST_FIELDS, MOST_NUMBERS = 4, 6
+
+
+@dataclass(frozen=True)
+class FitResult:
+    """The contents of the file of a fit that a figure shows.
+
+    ``objective`` and ``norm`` have a value per iteration, that of the start first. ``fields`` are the arrays that were found,
+    of which those with three axes are cut in the middle of z, and ``numbers`` the numbers. ``coordinates`` are those of the
+    cells, by axis.
+    """
+
+    title: str
+    objective: NDArray[np.float64]
+    norm: NDArray[np.float64]
+    numbers: Mapping[str, float]
+    fields: Mapping[str, NDArray[np.floating]]
+    coordinates: Mapping[str, NDArray[np.float64]]
+
+
+def is_fit(path: str | Path) -> bool:
+    """Whether the file is the result of a fit. Raises FileProblem if it cannot be read."""
+    with opened(Path(path)) as file:
+        return attributes(Path(path), file).get("kind") == "fit"
+
+
+def read_fit(path: str | Path) -> FitResult:
+    """Read the file of a fit. Raises FileProblem if something in it is missing."""
+    path = Path(path)
+    with opened(path) as file:
+        found = attributes(path, file)
+        fields, values = dict[str, Any](), dict[str, float]()
+        for key in json_attribute(path, found, "unknowns", []):
+            dataset = _dataset(path, file, key)
+            if not dataset.ndim:
+                values[key] = float(dataset[()])
+                continue
+            fields[key] = (
+                dataset[(slice(None), slice(None), dataset.shape[2] // 2)] if dataset.ndim == 3 else dataset[:]
+            )
+        history = [_dataset(path, file, f"history/{name}")[:] for name in ("objective", "gradient_norm")]
+        coordinates = {axis: file[axis][:] for axis in AXES if axis in file}
+    title = printable(str(found.get("title", "")).strip() or path.stem)
+    return FitResult(title, history[0], history[1], values, fields, coordinates)
+
+
+def _dataset(path: Path, file: h5py.File, name: str) -> h5py.Dataset:
+    if name not in file:
+        raise FileProblem(f"{path} lacks '{name}': take the file that `hpcstencil fit` wrote.")
+    return numbers(path, file, name)
+
+
+def fit_figure(result: FitResult) -> Figure:
+    """Draw the objective and the gradient norm against the iteration, and a panel for each of the first four fields."""
+    shown = list(result.fields)[:MOST_FIELDS]
+    figure = Figure(figsize=(4.4 * (1 + len(shown)), 3.9), layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(1, 1 + len(shown), squeeze=False)[0]
+    title = textwrap.fill(as_text(result.title), 40 * (1 + len(shown)))
+    figure.suptitle(title, x=0.02, ha="left", fontsize=11.5, color="0.1")
+    _convergence(panels[0], result)
+    for axes, name in zip(panels[1:], shown, strict=True):
+        _field(figure, axes, result, name)
+    return figure
+
+
+def _convergence(axes: Axes, result: FitResult) -> None:
+    iterations = np.arange(len(result.objective))
+    found = [f"{key} = {value:.6g}" for key, value in result.numbers.items()]
+    axes.set_title("\n".join(map(as_text, found[:MOST_NUMBERS])), loc="left", fontsize=10, color="0.1")
+    for values, name, colour in ((result.objective, "objective", LINE), (result.norm, "gradient norm", OTHER)):
+        axes.plot(iterations, values / abs(values[0] or 1.0), "o-", color=colour, markersize=3.5, label=name)
+    axes.set_yscale("log" if (result.objective > 0).all() and (result.norm > 0).all() else "symlog")
+    axes.set_xlabel("iteration")
+    axes.set_ylabel("relative to the start")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.grid(True)
+    axes.legend(frameon=False, fontsize=9)
+    open_frame(axes)
+
+
+def _field(figure: Figure, axes: Axes, result: FitResult, name: str) -> None:
+    values, places = result.fields[name], list(result.coordinates.values())
+    axes.set_title(as_text(name), loc="left", fontsize=10, color="0.1")
+    axes.set_xlabel("x")
+    if values.ndim == 1:
+        axes.plot(places[0], values, color=LINE)
+        open_frame(axes)
+        return
+    colours, low, high = colour_scale(value_limits(values), values.dtype)
+    image = axes.pcolormesh(places[0], places[1], values.T, cmap=colours, vmin=low, vmax=high, shading="nearest")
+    axes.set_aspect("equal")
+    axes.set_ylabel("y")
+    figure.colorbar(image, ax=axes, shrink=0.85)

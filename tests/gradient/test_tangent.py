@@ -1,0 +1,182 @@
+"""sim.tangent and sim.hessian_product: against the gradient, finite differences and closed forms."""
+
+import numpy as np
+import pytest
+from test_taylor import BESIDE, tables
+
+import hpcstencil as hs
+from hpcstencil.equations import EQUATIONS
+from hpcstencil.numerics.integrators import INTEGRATORS
+
+N = 12
+GIVEN = {
+    "grid": {"shape": [N], "upper": [1.2]},
+    "equation": {
+        "name": "custom",
+        "D": np.linspace(0.01, 0.02, N),
+        "A": 0.5,
+        "rhs": {"u": "div_grad(D, u) + A*u - u**3 + where(v > 0, u*dx(v), 0)", "v": "laplacian(u) - abs(v)*v"},
+    },
+    "initial": {"u": "A*sin(2*pi*x/1.2)", "v": "cos(5*x) + A**2"},
+    "boundary": {"x": {"dirichlet": "0.1*t"}},
+    "numerics": {"kernel": "shift", "precision": "float64", "integrator": "ssprk2"},
+    "time": {"end": 0.02, "dt": 0.001},
+    "objective": {"misfit": "integral((u - target)**2) + A*mean(v)**3", "data": {"target": np.linspace(0, 1, N)}},
+    "gradient": {"of": ["initial.u", "equation.D", "equation.A"], "checkpoints": 3},
+}
+
+
+def random_direction(sim, names, seed=0):
+    """A direction of the size of the unknowns."""
+    rng = np.random.default_rng(seed)
+    numbers = sim._open.problem.parameters
+    direction = {}
+    for name in names:
+        table, _, own = name.partition(".")
+        if table == "equation" and own in numbers:
+            direction[name] = float(rng.standard_normal()) * max(0.1, abs(numbers[own]))
+        else:
+            direction[name] = rng.standard_normal(sim._open.problem.config.grid.shape) * 0.1
+    return direction
+
+
+def product(a, b):
+    return sum(float(np.sum(np.asarray(a[key]) * b[key])) for key in b)
+
+
+pytestmark = pytest.mark.filterwarnings("ignore:time.dt")  # a few steps do not blow up
+
+
+def along_the_gradient(given):
+    """(derivative of the objective along a direction by sim.tangent, by sim.value_and_gradient)."""
+    with hs.Simulation(given) as sim:
+        direction = random_direction(sim, given["gradient"]["of"])
+        slope = sim.tangent(direction)[next(iter(given["objective"]))]
+        return slope, product(sim.value_and_gradient()[1], direction)
+
+
+@pytest.mark.parametrize("name", [
+    pytest.param(name, marks=() if name == "gray_scott" else pytest.mark.long) for name in EQUATIONS
+])  # fmt: skip
+def test_every_equation(name):
+    slope, expected = along_the_gradient(tables(name, None))
+    assert slope == pytest.approx(expected, rel=1e-10)
+
+
+@pytest.mark.parametrize("kind", [
+    pytest.param(kind, marks=() if kind == "cpml" else pytest.mark.long) for kind in BESIDE
+])  # fmt: skip
+def test_beside_boundaries(kind):
+    name, boundary = BESIDE[kind]
+    slope, expected = along_the_gradient(tables(name, (boundary,)))
+    assert slope == pytest.approx(expected, rel=1e-10)
+
+
+@pytest.mark.parametrize("integrator", [
+    pytest.param(name, marks=() if name in ("rk4", "leapfrog") else pytest.mark.long) for name in INTEGRATORS
+    if name != "ab2"
+])  # fmt: skip
+@pytest.mark.parametrize("kernel", ["native", pytest.param("shift", marks=pytest.mark.long)])
+def test_every_integrator(integrator, kernel):
+    numerics = {**GIVEN["numerics"], "integrator": integrator, "kernel": kernel}
+    numerics |= {"stages": 4} if integrator == "rkl2" else {}
+    given = {**GIVEN, "numerics": numerics}
+    if integrator == "leapfrog":
+        rhs = {"u": "A*v", "v": "div_grad(D, u) - u**3"}
+        given["equation"] = {**GIVEN["equation"], "rhs": rhs}
+    slope, expected = along_the_gradient(given)
+    assert slope == pytest.approx(expected, rel=1e-11)
+
+
+def test_the_fields_are_those_of_finite_differences():
+    """Parameters also through the initial values, until these are assigned."""
+    h = 1e-6
+
+    def end(a, start=None):
+        with hs.Simulation({**GIVEN, "equation": {**GIVEN["equation"], "A": a}}) as sim:
+            if start is not None:
+                sim["u"] = start
+            sim.run()
+            return np.array(sim["u"]), np.array(sim["v"])
+
+    with hs.Simulation(GIVEN) as sim:
+        found = sim.tangent({"equation.A": 1.0})
+        for name, above, below in zip(("u", "v"), end(0.5 + h), end(0.5 - h), strict=True):
+            assert np.allclose(found[name], (above - below) / (2 * h), rtol=1e-6, atol=1e-7)
+        start = np.linspace(0, 1, N)
+        sim["u"] = start
+        assert sim.steps == 0
+        found = sim.tangent({"equation.A": 2.0})
+        for name, above, below in zip(("u", "v"), end(0.5 + h, start), end(0.5 - h, start), strict=True):
+            assert np.allclose(found[name], (above - below) / h, rtol=1e-6, atol=1e-7)
+        assert np.array_equal(sim["u"], start)
+        both = sim.tangent({"equation.A": 2.0, "initial.u": "0*x"})
+        assert all(np.array_equal(both[name], found[name]) for name in found)
+
+
+def test_a_product_of_the_hessian_is_the_derivative_of_the_gradient():
+    names, h = ["equation.D", "equation.A", "initial.v"], 1e-5
+    with hs.Simulation(GIVEN) as sim:
+        v, w = random_direction(sim, names, 1), random_direction(sim, names, 2)
+        of_v, of_w = sim.hessian_product(v), sim.hessian_product(w)
+        start = np.array(sim["v"])
+    assert list(of_v) == names
+    assert product(of_v, w) == pytest.approx(product(of_w, v), rel=1e-10)
+
+    def gradient(step):
+        equation = {**GIVEN["equation"], "A": 0.5 + step * v["equation.A"]}
+        equation["D"] = GIVEN["equation"]["D"] + step * v["equation.D"]
+        with hs.Simulation({**GIVEN, "equation": equation, "gradient": {"of": names}}) as sim:
+            # v(0) depends on A, and moves along its own direction besides.
+            moved = start + (equation["A"] ** 2 - 0.25) + step * v["initial.v"]
+            sim["v"] = moved
+            found = sim.value_and_gradient()[1]
+            found["equation.A"] += 2 * equation["A"] * found["initial.v"].sum()  # dv(0)/dA, which the assignment hides
+            return found
+
+    above, below = gradient(h), gradient(-h)
+    for name in names:
+        expected = (np.asarray(above[name]) - np.asarray(below[name])) / (2 * h)
+        assert np.allclose(of_v[name], expected, rtol=1e-5, atol=1e-6 * np.abs(expected).max()), name
+
+
+def test_the_hessian_of_a_decaying_mode():
+    """u = A exp(-λ t) cos x and J = ∫ u² = π A² exp(-2 λ t): d²J/dA² = 2 J / A², in single precision and native code."""
+    given = {
+        "grid": {"shape": [16, 4], "upper": [2 * np.pi, 1.0]},
+        "equation": {"name": "custom", "D": 0.3, "A": 1.5, "rhs": {"u": "D*laplacian(u)"}},
+        "initial": {"u": "A*cos(x)"},
+        "time": {"end": 0.5, "dt": 0.02},
+        "objective": {"J": "integral(u**2)"},
+        "gradient": {"of": ["equation.A"], "checkpoints": 4},
+    }
+    with hs.Simulation(given) as sim:
+        value, _ = sim.value_and_gradient()
+        assert sim.hessian_product({"equation.A": 3.0})["equation.A"] == pytest.approx(6 * value / 1.5**2, rel=1e-5)
+        assert sim.tangent({"equation.A": 3.0})["J"] == pytest.approx(6 * value / 1.5, rel=1e-5)
+
+
+@pytest.mark.parametrize(("direction", "sentence"), [
+    ({"equation.B": 1.0}, 'direction: unknown name "equation.B"; did you mean'),
+    ({"equation.A": "x"}, r'direction\["equation.A"\]: expected real numbers'),
+    ({"equation.A": np.nan}, r'direction\["equation.A"\]: expected a finite number, but got nan'),
+    ({"equation.A": np.ones(2)}, r'direction\["equation.A"\]: expected a finite number'),
+    ({"initial.u": np.ones(3)}, r'direction\["initial.u"\]: expected the shape \(12,\)'),
+    ({}, "expected a dict of directions"),
+    (3.0, "expected a dict of directions"),
+])  # fmt: skip
+def test_errors(direction, sentence):
+    with hs.Simulation(GIVEN) as sim:
+        for method in (sim.tangent, sim.hessian_product):
+            with pytest.raises(hs.InputError, match=sentence):
+                method(direction)
+
+
+def test_an_objective_is_needed_for_the_hessian_alone():
+    with hs.Simulation({key: GIVEN[key] for key in GIVEN if key not in ("objective", "gradient")}) as sim:
+        assert set(sim.tangent({"equation.A": 1.0})) == {"u", "v"}
+        with pytest.raises(hs.InputError, match="objective: expected an expression"):
+            sim.hessian_product({"equation.A": 1.0})
+        sim.step(1)
+        with pytest.raises(hs.InputError, match="tangent: expected a simulation at t = 0"):
+            sim.tangent({"equation.A": 1.0})

@@ -1,0 +1,44 @@
+"""Derivatives along a direction have the same bits for every decomposition."""
+
+import numpy as np
+import pytest
+from support import problem_of, simulation_of
+from test_fit_mpi import GIVEN
+
+from hpcstencil.numerics.schedule import Clock
+from hpcstencil.python.tangent import TangentLinear
+from hpcstencil.runtime.communicator import OneProcess, connect, from_rank_0
+from hpcstencil.simulation.state import State
+
+pytestmark = [pytest.mark.mpi]
+
+DIRECTION = {"initial.u": "sin(7*x)*y", "equation.A": 0.3}
+
+
+@pytest.fixture(scope="module")
+def communicator():
+    return connect()
+
+
+def found(communicator, devices=1):
+    """(derivatives of the fields and the objective, product of the Hessian) as bytes, on rank 0."""
+    simulation = simulation_of(problem_of(**GIVEN), communicator, devices, "native")
+    tangent = TangentLinear(simulation, (), {}, tuple(DIRECTION))
+    state = State(Clock(), simulation.initial_fields())
+    results = tangent.at(state, DIRECTION), tangent.hessian_product(state, DIRECTION)
+    tangent.close()
+    return [
+        {key: None if value is None else np.asarray(value).tobytes() for key, value in one.items()} for one in results
+    ]
+
+
+@pytest.mark.parametrize("devices", [1, pytest.param(2, marks=pytest.mark.long)])
+def test_every_decomposition_gives_the_same_derivatives(communicator, devices):
+    expected = from_rank_0(communicator, lambda: found(OneProcess()))
+    assert set(expected[0]) == {"u", "v", "misfit"} and set(expected[1]) == set(DIRECTION)
+    results = found(communicator, devices)
+    if communicator.rank == 0:
+        assert results == expected
+    else:
+        assert results[0]["misfit"] == expected[0]["misfit"]
+        assert results[1]["equation.A"] == expected[1]["equation.A"]

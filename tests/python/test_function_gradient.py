@@ -1,0 +1,119 @@
+"""jax.grad through sim.function is the gradient of sim.value_and_gradient()."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import hpcstencil as hs
+
+N = 12
+TARGET = np.linspace(0, 1, N)
+GIVEN = {
+    "grid": {"shape": [N], "upper": [1.2]},
+    "equation": {
+        "name": "custom",
+        "D": np.linspace(0.01, 0.02, N),
+        "A": 0.5,
+        "B": 0.1,
+        "rhs": {"u": "div_grad(D, u) + A*u - u**3 + B*sin(3*t) + v", "v": "dx(u*u) - v"},
+    },
+    "initial": {"u": "sin(2*pi*x/1.2)", "v": "0.3*x"},
+    "boundary": {"x": {"dirichlet": "0.1*t"}},
+    "numerics": {"kernel": "native", "precision": "float64", "integrator": "ssprk2"},
+    "time": {"end": 0.1, "dt": 0.01},
+    "objective": {"misfit": "integral((u - target)**2)", "data": {"target": TARGET}},
+    "gradient": {"of": ["initial.u", "equation.D", "equation.A", "initial.v"]},
+}
+WAYS = {
+    "native": {},
+    "shift": {"numerics": {**GIVEN["numerics"], "kernel": "shift", "integrator": "rk4"}},
+    "leapfrog": {
+        "equation": {**GIVEN["equation"], "rhs": {"u": "A*v + B*sin(3*t)", "v": "div_grad(D, u) - u**3"}},
+        "numerics": {**GIVEN["numerics"], "integrator": "leapfrog"},
+    },
+    "rkl2": {"numerics": {**GIVEN["numerics"], "integrator": "rkl2", "stages": 4}},
+    "single": {"numerics": {"kernel": "native", "integrator": "ssprk3"}},
+}
+
+
+def loss_of(sim, steps=10, calls=1, kept=lambda f: f):
+    f = kept(sim.function(steps))
+
+    def loss(u, A, D, v):
+        state = {"u": u, "v": v}
+        for _ in range(calls):
+            state = f(state, {"A": A, "D": D})
+        return 0.1 * ((state["u"] - TARGET) ** 2).sum()
+
+    values = np.array(sim["u"]), 0.5, GIVEN["equation"]["D"], np.array(sim["v"])
+    return loss, tuple(map(jnp.asarray, values))
+
+
+@pytest.mark.parametrize("way", [
+    pytest.param(way, marks=() if way in ("native", "leapfrog") else pytest.mark.long) for way in WAYS
+])  # fmt: skip
+def test_the_gradient_is_that_of_the_simulation(way):
+    with hs.Simulation({**GIVEN, **WAYS[way]}) as sim:
+        value, expected = sim.value_and_gradient()
+        loss, values = loss_of(sim)
+        found, gradient = jax.jit(jax.value_and_grad(loss, (0, 1, 2, 3)))(*values)
+        near = 2e-5 if way == "single" else 1e-12
+        assert float(found) == pytest.approx(value, rel=near)
+        for name, array in zip(("initial.u", "equation.A", "equation.D", "initial.v"), gradient, strict=True):
+            difference = np.abs(np.asarray(array, np.float64) - expected[name]).max()
+            assert difference <= near * np.abs(expected[name]).max(), name
+
+
+def test_calls_may_be_chained_and_mapped():
+    with hs.Simulation(GIVEN) as sim:
+        loss, values = loss_of(sim)
+        twice, _ = loss_of(sim, 5, calls=2)
+        whole, parts = jax.grad(loss)(*values), jax.grad(twice)(*values)
+        assert np.allclose(parts, whole, rtol=0, atol=1e-13 * np.abs(whole).max())
+        again, _ = loss_of(sim, 5, calls=2, kept=jax.checkpoint)
+        assert np.array_equal(jax.grad(again)(*values), parts)
+        rates = jnp.array([0.4, 0.5, 0.6])
+        each = jax.vmap(jax.grad(loss, 1), (None, 0, None, None))(values[0], rates, *values[2:])
+        for rate, slope in zip(rates, each, strict=True):
+            assert float(slope) == float(jax.grad(loss, 1)(values[0], rate, *values[2:]))
+        h = 1e-6
+        above, below = (float(loss(values[0], 0.6 + step, *values[2:])) for step in (h, -h))
+        assert float(each[2]) == pytest.approx((above - below) / (2 * h), rel=1e-6)
+
+
+def test_a_layer_and_its_memory():
+    """The memory of a CPML layer begins at 0 and is a part of the state."""
+    given = {
+        "grid": {"shape": [20], "upper": [2.0]},
+        "equation": {"name": "acoustic", "c": 1.0},
+        "initial": {"p": "exp(-20*(x - 1)**2)"},
+        "boundary": {"x": {"cpml": {"width": 0.4, "speed": 1.0}}},
+        "numerics": {"kernel": "native", "precision": "float64", "integrator": "rk4"},
+        "time": {"end": 0.6, "dt": 0.03},
+        "objective": {"J": "integral(p**2)"},
+        "gradient": {"of": ["initial.p"]},
+    }
+    with hs.Simulation(given) as sim:
+        f, start = sim.function(20), {name: jnp.asarray(sim[name].values) for name in sim}
+        found = jax.grad(lambda p: 0.1 * (f({**start, "p": p})["p"] ** 2).sum())(start["p"])
+        _, expected = sim.value_and_gradient()
+        assert np.allclose(found, expected["initial.p"], rtol=0, atol=1e-12 * np.abs(found).max())
+
+
+def test_what_has_no_derivative_says_so():
+    def gradient_of(tables):
+        with hs.Simulation(tables) as sim:
+            f = sim.function(2)
+            start = {name: jnp.zeros(sim.state[name].shape) for name in sim}
+            return jax.grad(lambda u: f({**start, "u": u})["u"].sum())(start["u"])
+
+    plain = {key: GIVEN[key] for key in ("grid", "initial", "boundary", "time")}
+    plain["equation"] = {"name": "custom", "A": 0.1, "rhs": {"u": "A*laplacian(u) + v", "v": "u"}}
+    for changes, sentence in (
+        ({"ensemble": {"equation.A": [0.1, 0.2]}}, "ensemble: gradients are not available yet"),
+        ({"decomposition": {"devices": 2}}, "derivatives are not available yet on several processes or devices"),
+        ({"numerics": {"integrator": "ab2"}}, "gradients are not available yet with"),
+    ):
+        with pytest.raises(hs.InputError, match=sentence):
+            gradient_of({**plain, **changes})
