@@ -7,9 +7,9 @@ from gradients import sweep_of
 from support import simulation_of
 
 from hpcstencil.adjoint.limits import limits_of
-from hpcstencil.adjoint.plan import plan_of
 from hpcstencil.checkpoint.checkpoint import newest_checkpoint
 from hpcstencil.fit.run import Duration, fitted
+from hpcstencil.gradient.compose import planned
 from hpcstencil.python.gradient import gathered_blocks
 from hpcstencil.runtime.communicator import OneProcess, connect, from_rank_0
 from hpcstencil.runtime.signals import Request
@@ -47,7 +47,7 @@ def found(path, communicator, steps, devices=1, resume=False):
     problem = sweep.forward.problem
     result = fitted(
         sweep,
-        plan_of(sweep.adjoint, sweep.forward.plan.topology, sweep.at_once),
+        planned(sweep, {})[1],
         limits_of(problem, sweep.adjoint.unknowns, problem.config.fit),
         path,
         newest_checkpoint(path, communicator) if resume else None,
