@@ -85,6 +85,8 @@ def transposed(
     ``seeds`` are fields. ``leaves`` are fields that occur in the trees; the result has a tree for each of those on which the
     sum depends. The conditions of new operands are added to ``operands``. Raises the InputError of `transposed_operator`.
     """
+    if not trees:
+        return {}
     merged = shared(trees)
     order = list(dict.fromkeys(bottom_up(total(list(merged.values())))))
     active: dict[Node, bool] = {}

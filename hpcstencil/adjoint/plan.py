@@ -83,7 +83,7 @@ def groups_of(schedule: Schedule, adjoint: Adjoint, at_once: int) -> Iterator[St
     """
     total = schedule.total_steps
     assert total is not None  # `adjoint_of` refuses steps of other sizes
-    every = adjoint.forward.config.objective.every_steps or total
+    every = adjoint.forward.adds_every or total
     parts = (ranges(schedule, first, min(first + every, total)) for first in range(0, total, every))
     for steps in itertools.chain.from_iterable(parts):
         done = 0

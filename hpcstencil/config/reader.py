@@ -461,7 +461,7 @@ def _objective(raw: Mapping[str, object], base: Path) -> ObjectiveConfig:
         if isinstance(value, Mapping) and name != "data":
             for entry in value:
                 if entry not in keys_of(SumConfig):
-                    raise unknown(at("objective", name, entry), "key", entry, keys_of(SumConfig))
+                    raise unknown(at("objective", name, entry), "key", entry, list(keys_of(SumConfig)))
             summed = SumConfig(**read(("objective", name), value, keys_of(SumConfig)))
             section[name], every_steps = summed.sum, summed.every_steps
     found = _entries(section, "objective", "expressions", new=True)

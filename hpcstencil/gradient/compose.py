@@ -8,8 +8,9 @@ import numpy as np
 
 from hpcstencil.adjoint.plan import SweepPlan, plan_of, steps_at_once
 from hpcstencil.adjoint.problem import Adjoint
+from hpcstencil.gradient.samples import Samples
 from hpcstencil.gradient.sweep import Sweep
-from hpcstencil.problem.parameter_files import Blocks
+from hpcstencil.io.array_file import ArrayInMemory
 from hpcstencil.runtime.communicator import agree
 from hpcstencil.simulation.prepared import Decomposed
 from hpcstencil.simulation.simulation import Simulation
@@ -19,7 +20,10 @@ from hpcstencil.validation.messages import at
 
 
 def sweep_of(
-    forward: Simulation, adjoint: Adjoint, compose: Callable[[Decomposed], Simulation], held: Mapping[str, Blocks]
+    forward: Simulation,
+    adjoint: Adjoint,
+    compose: Callable[[Decomposed], Simulation],
+    held: Mapping[str, ArrayInMemory],
 ) -> tuple[Sweep, SweepPlan]:
     """Compose the reverse sweep of a simulation, and plan it. Collective.
 
@@ -38,13 +42,26 @@ def sweep_of(
 
     data = forward.put(agree(communicator, lambda: _data(forward, held)))
     several = reversing(at_once) if at_once > 1 else None
-    return Sweep(forward, adjoint, reversing(1), data, several, at_once), plan
+    samples = samples_of(forward, adjoint, held)
+    return Sweep(forward, adjoint, reversing(1), data, several, at_once, samples), plan
 
 
-def _data(forward: Simulation, held: Mapping[str, Blocks]) -> dict[str, np.ndarray]:
-    """This process's blocks of the objective's data, by field. Raises InputError, on this process alone."""
-    config, blocks = forward.problem.config, dict[str, np.ndarray]()
+def samples_of(forward: Simulation, adjoint: Adjoint, held: Mapping[str, ArrayInMemory]) -> Samples | None:
+    """The receivers that the objective sums over; None if there are none. Collective.
+
+    Raises InputError, on all processes, if their data do not fit.
+    """
+    problem, communicator = forward.problem, forward.communicator
+    data = agree(communicator, lambda: problem.observed(held) if communicator.rank == 0 else {})
+    return None if problem.misfit is None else Samples(forward, adjoint, data)
+
+
+def _data(forward: Simulation, held: Mapping[str, ArrayInMemory]) -> dict[str, np.ndarray]:
+    """This process's blocks of the objective's data on the grid, by field. Raises InputError, on this process alone."""
+    config, blocks, misfit = forward.problem.config, dict[str, np.ndarray](), forward.problem.misfit
     for name, file in config.objective.arrays.items():
+        if misfit is not None and name in misfit.data:
+            continue
         key = at("objective", "data", name)
         try:
             block = held.get(key, file).read(forward.ranges, config.grid.shape)

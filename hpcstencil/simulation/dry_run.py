@@ -95,6 +95,7 @@ def _gradient(problem: Problem, topology: Topology, kernel: str) -> list[str]:
     if not problem.config.gradient.of:
         return []
     adjoint = adjoint_of(problem, problem.initial)
+    problem.observed({})  # refuses data that do not fit
     plan = plan_of(adjoint, topology, steps_at_once(adjoint, topology, kernel))
     stored = f"{plan.states} stored states of {human(plan.bytes_per_state)}" if plan.states else "no stored states"
     memory = f"{stored}, about {human(plan.bytes)} in all per process"
