@@ -18,7 +18,7 @@ from hpcstencil.problem.decomposition import most_steps
 from hpcstencil.validation.errors import InputError
 from hpcstencil.validation.messages import shown
 
-MOST = 4  # most steps of one stage that native code reverses together; more need more memory than its caches have
+MOST = 8  # most stages of steps that native code reverses together; more need more memory than its caches have
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def steps_at_once(adjoint: Adjoint, topology: Topology, kernel: str) -> int:
     method = adjoint.forward.method
     if kernel != "native" or not adjoint.needs_states or adjoint.follows_time:
         return 1
-    most = MOST // (1 if separate(method) else len(method.stages))
+    most = MOST // (1 if separate(method) else len(method.stages)) // (2 if topology.ndim == 3 else 1)
     return max((n for n in range(1, most + 1) if most_steps(adjoint.reversing(topology, n), topology)), default=1)
 
 
@@ -107,8 +107,10 @@ def plan_of(adjoint: Adjoint, topology: Topology, at_once: int) -> SweepPlan:
     size = len(problem.trees) * math.prod(topology.capacity()) * topology.device_count * itemsize
     one = size // len(problem.trees)
     constant = len(problem.fields) - len(problem.trees)
-    # The fields that the run begins with, those of the reverse steps before and after them, and those that native code keeps.
-    beside = size + 2 * len(adjoint.rates) * one + size + 3 * constant * one
+    # The fields that the run begins with, those at its end, and the terms of the objective; the fields of the reverse steps,
+    # twice; parameters, and copies of them; and what native code keeps of the fields of both problems.
+    reverse, reductions = len(adjoint.rates), len(adjoint.reductions)
+    beside = 2 * size + (reductions + 2 * reverse + 4 * constant) * one + size
     if not adjoint.needs_states:
         return SweepPlan(groups, 0, size, beside)
     states = gradient.checkpoints or len(groups)
@@ -120,4 +122,4 @@ def plan_of(adjoint: Adjoint, topology: Topology, at_once: int) -> SweepPlan:
                 f"gradient.memory: expected room for at least one state of {size} bytes, but got {shown(gradient.memory)}; "
                 "give more, or take more processes"
             )
-    return SweepPlan(groups, min(states, len(groups)), size, beside + size)
+    return SweepPlan(groups, min(states, len(groups)), size, beside)

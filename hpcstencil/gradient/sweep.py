@@ -127,7 +127,8 @@ class Sweep:
     @cached_property
     def copied(self) -> Body:
         """The function fields -> copies of them, which steps may overwrite."""
-        return self.forward.device_grid.compiled(lambda fields: jax.tree.map(jnp.copy, fields), 0)
+        copies = self.forward.device_grid.compiled(lambda fields: jax.tree.map(jnp.copy, fields), 0)
+        return lambda fields: copies(fields) if fields else {}
 
     @cached_property
     def sums(self) -> Reductions:
