@@ -22,7 +22,7 @@ def sweep_of(
     adjoint = adjoint_of(problem, problem.initial)
     forward = simulation_of(problem, communicator, devices, kernel)
     backward = simulation_of(adjoint.reversing(forward.plan.topology), communicator, devices, kernel)
-    return Sweep(forward, adjoint, backward, {}, samples=samples_of(forward, adjoint, {}))
+    return Sweep(forward, adjoint, backward, {}, samples=samples_of(forward, backward, adjoint, {}))
 
 
 def several_at_once(sweep: Sweep, steps: int, communicator: Communicator | None = None, devices: int = 1) -> Sweep:

@@ -48,7 +48,8 @@ from hpcstencil.validation.messages import at, listing, shown, unknown
 
 ADJOINT, TRANSPOSED, GRADIENT, TANGENT = "adjoint.", "transposed.", "gradient.", "tangent."
 SEED = "objective seed "  # and the number of a reduction: the derivative of the objective with respect to its terms
-END, START, PRODUCTS, SAMPLED = "end", "start", "products", "sampled"  # keys of `Problem.derived`
+END, START, PRODUCTS = "end", "start", "products"  # keys of `Problem.derived`
+RECORDED, SAMPLED = "recorded", "sampled"  # two more
 SAMPLES_SEED = (
     "objective seed of samples"  # a field: the derivative of the objective with respect to what receivers record
 )
@@ -84,8 +85,9 @@ class Adjoint:
     ``problem`` is the adjoint problem. Its diagnostics are the objective, and each of the ``reductions`` by number. Under END,
     its `Problem.derived` has the values of the fields adjoint.u and gradient.p at the end of the run, from the state and the
     fields SEED; under START, what gradient.p gains from the initial expressions; under PRODUCTS, if it is verified, the terms
-    of λ·(∂f/∂u v) and (transposed field)·v, with v in the fields tangent.u. Under SAMPLED, if the objective has sums over
-    receivers, it has what a sample adds to those fields on which it depends, from the state and the field SAMPLES_SEED.
+    of λ·(∂f/∂u v) and (transposed field)·v, with v in the fields tangent.u. If the objective has sums
+    over receivers, it has what they record under RECORDED, unless that is a field, and under SAMPLED what a sample adds to
+    those fields on which it depends, from the state and the field SAMPLES_SEED.
 
     ``forward`` is the problem itself. ``reductions`` are the reductions of the objective, and ``slopes`` its derivatives with
     respect to each of them, as trees of all. ``direct`` are the derivatives of the objective with respect to parameters that
@@ -252,6 +254,7 @@ def adjoint_of(problem: Problem, expressed: Iterable[str], verified: bool = Fals
             END: {name: everything[END + name] for name in end},
             **({START: start} if start else {}),
             **({SAMPLED: sampled} if sampled else {}),
+            **({RECORDED: recorded} if any(not isinstance(tree, Field) for tree in recorded.values()) else {}),
             **({PRODUCTS: products} if products else {}),
         },
         method=INTEGRATORS["euler"],

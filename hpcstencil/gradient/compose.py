@@ -42,18 +42,21 @@ def sweep_of(
 
     data = forward.put(agree(communicator, lambda: _data(forward, held)))
     several = reversing(at_once) if at_once > 1 else None
-    samples = samples_of(forward, adjoint, held)
-    return Sweep(forward, adjoint, reversing(1), data, several, at_once, samples), plan
+    backward = reversing(1)
+    samples = samples_of(forward, backward, adjoint, held)
+    return Sweep(forward, adjoint, backward, data, several, at_once, samples), plan
 
 
-def samples_of(forward: Simulation, adjoint: Adjoint, held: Mapping[str, ArrayInMemory]) -> Samples | None:
+def samples_of(
+    forward: Simulation, backward: Simulation, adjoint: Adjoint, held: Mapping[str, ArrayInMemory]
+) -> Samples | None:
     """The receivers that the objective sums over; None if there are none. Collective.
 
     Raises InputError, on all processes, if their data do not fit.
     """
     problem, communicator = forward.problem, forward.communicator
     data = agree(communicator, lambda: problem.observed(held) if communicator.rank == 0 else {})
-    return None if problem.misfit is None else Samples(forward, adjoint, data)
+    return None if problem.misfit is None else Samples(forward, backward, adjoint, data)
 
 
 def _data(forward: Simulation, held: Mapping[str, ArrayInMemory]) -> dict[str, np.ndarray]:

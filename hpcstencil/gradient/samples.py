@@ -9,12 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from functools import cached_property
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hpcstencil.adjoint.problem import Adjoint
+from hpcstencil.adjoint.problem import RECORDED, Adjoint
 from hpcstencil.distributed.cell_samples import CellSamples
 from hpcstencil.distributed.device_grid import Body
 from hpcstencil.distributed.halo import Fields
@@ -29,14 +30,17 @@ from hpcstencil.symbolic.expressions import Node, Time, data_field
 class Samples:
     """The receivers of an objective on this process.
 
-    ``forward`` is the simulation whose blocks the receivers lie in. ``observed`` are the data on rank 0, float64 of shape
-    (samples, receivers) by name.
+    ``forward`` and ``backward`` are those of a `Sweep`, with the same blocks. ``observed`` are the data on rank 0, float64 of
+    shape (samples, receivers) by name.
     """
 
-    def __init__(self, forward: Simulation, adjoint: Adjoint, observed: Mapping[str, np.ndarray]) -> None:
+    def __init__(
+        self, forward: Simulation, backward: Simulation, adjoint: Adjoint, observed: Mapping[str, np.ndarray]
+    ) -> None:
         misfit = adjoint.forward.misfit
         assert misfit is not None
-        self.forward, self.misfit, self.slope, self.observed = forward, misfit, adjoint.sample_slope, observed
+        self.forward, self.backward, self.observed = forward, backward, observed
+        self.misfit, self.slope = misfit, adjoint.sample_slope
         self.receivers: Receivers = forward.problem.receivers[misfit.table]
         self.part = parts_of(forward, {misfit.table: self.receivers})
         record = np.zeros((1, self.part.size), forward.dtype)
@@ -44,29 +48,25 @@ class Samples:
         self.weights: list[np.ndarray] = []
         self.spread: Spread | None = None
 
-    def values(self, forward: Simulation, fields: Fields, time: float) -> np.ndarray:
-        """The values at all receivers, float64 by number, on rank 0; zeros on the others. Collective.
-
-        ``forward`` has the same blocks as that of the class, but may have other parameters.
-        """
+    def values(self, fields: Fields, parameters: Mapping[str, Any], time: float) -> np.ndarray:
+        """The values at all receivers, float64 by number, on rank 0; zeros on the others. Collective."""
         if self.spread is None:
-            self.weights = weights_of(forward, {self.misfit.table: self.receivers}, self.part, fields)
-            self.spread = Spread(forward, self.receivers, self._all_weights())
-        name = self.receivers.field
-        if name in forward.problem.derived:
-            (array,) = forward.derived[name](fields, forward.problem.parameters, time)
-            fields = {name: array}
+            self.weights = weights_of(self.forward, {self.misfit.table: self.receivers}, self.part, fields)
+            self.spread = Spread(self.forward, self.receivers, self._all_weights())
+        if RECORDED in self.backward.derived:
+            (array,) = self.backward.derived[RECORDED](fields, parameters, time)
+            fields = {self.receivers.field: array}
         self.cells.record(0, fields)
-        (own,) = interpolated(forward, self.part, self.cells, 1, self.weights)
-        return gathered(forward, self.receivers, own)[0].astype(np.float64)
+        (own,) = interpolated(self.forward, self.part, self.cells, 1, self.weights)
+        return gathered(self.forward, self.receivers, own)[0].astype(np.float64)
 
-    def term(self, forward: Simulation, fields: Fields, step: int, time: float) -> tuple[float, np.ndarray]:
+    def term(self, fields: Fields, parameters: Mapping[str, Any], step: int, time: float) -> tuple[float, np.ndarray]:
         """Return what the samples of one step add to the objective, and its derivative with respect to each. Collective.
 
         The derivatives are float64 of shape (receivers,). Both are equal on all processes. A value that is not finite
         is NaN.
         """
-        values, communicator = self.values(forward, fields, time), forward.communicator
+        values, communicator = self.values(fields, parameters, time), self.forward.communicator
         found = (math.nan, values)
         if communicator.rank == 0:
             known: dict[Node, object] = {Time(): np.float64(time), self.misfit.sample: values}

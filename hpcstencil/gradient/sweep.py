@@ -184,13 +184,13 @@ class Sweep:
 
     def value(self, fields: Fields) -> float:
         """Return the objective for a run that begins with ``fields`` at t = 0. Collective. The fields are kept."""
-        values, fields, done = [], self.copied(fields), 0
+        values, fields, done, parameters = [], self.copied(fields), 0, self.forward.problem.parameters
         for step in sorted({*self.reduced_at, *self.sampled_at}):
             fields, done = self.taken(fields, done, step), step
             if step in self.reduced_at:
                 values.append(float(self.reduced(fields, step)[OBJECTIVE]))
             if self.samples and step in self.sampled_at:
-                values.append(self.samples.term(self.forward, fields, step, self.time_of(step))[0])
+                values.append(self.samples.term(fields, parameters, step, self.time_of(step))[0])
         return math.fsum(values)
 
     def ranges(self, first: int, last: int) -> Iterator[StepRange]:
@@ -263,7 +263,7 @@ class Sweep:
         """The term of the samples of receivers in `terms`."""
         assert self.samples is not None
         parameters, time = self.forward.problem.parameters, self.time_of(step)
-        value, slopes = self.samples.term(self.forward, fields, step, time)
+        value, slopes = self.samples.term(fields, parameters, step, time)
         value, trees = self.finite(value, time), self.backward.problem.derived.get(SAMPLED, {})
         given = {**fields, SAMPLES_SEED: self.samples.seed(slopes)}
         of_cells = self.backward.derived[SAMPLED](given, parameters, time) if trees else ()

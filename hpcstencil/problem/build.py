@@ -301,8 +301,8 @@ def _objective(config: Config, model: Model) -> tuple[dict[str, Node], Misfit | 
     trees, misfit = dict[str, Node](), None
     for name, text in config.objective.expressions.items():
         key, tree = at("objective", name), parse(text, scope, at("objective", name))
-        _check_number(tree, key, text, inside=False)
         trees[name], misfit = misfit_of(config, tree, key, text)
+        _check_number(trees[name], key, text, inside=False)
     on_grid = set(data) - set(() if misfit is None else misfit.data)
     if on_grid and model.positions:
         raise InputError(

@@ -25,6 +25,7 @@ from hpcstencil.symbolic.expressions import (
     Time,
     data_field,
     samples_field,
+    substitute,
     walk,
 )
 from hpcstencil.validation.errors import InputError
@@ -58,13 +59,14 @@ def misfit_of(config: Config, tree: Node, key: str, text: str) -> tuple[Node, Mi
     """
     names = {samples_field(name): name for name in config.probes}
     data = {data_field(name): name for name in config.objective.data}
-    if not any(isinstance(part, Reduction) and part.kind == SUM for part in walk(tree)):
-        outside = [names[part] for part in walk(tree) if part in names]
-        if outside:
-            raise InputError(
-                f"{key}: {shown(text)} has the samples of {probe_key(outside[0])} outside of sum(); write for "
-                f'example "sum({outside[0]}**2)"'
-            )
+    beside = substitute(tree, lambda part: ZERO if isinstance(part, Reduction) and part.kind == SUM else None)
+    outside = [names[part] for part in walk(beside) if part in names]
+    if outside:
+        raise InputError(
+            f"{key}: {shown(text)} has the samples of {probe_key(outside[0])} outside of sum(); write for example "
+            f'"sum({outside[0]}**2)"'
+        )
+    if not _has_sum(tree):
         return tree, None
     rest: Node = ZERO
     term: Node = ZERO
@@ -77,12 +79,10 @@ def misfit_of(config: Config, tree: Node, key: str, text: str) -> tuple[Node, Mi
             term = plus(term, times(factor, part.operand))
         else:
             rest = plus(rest, times(factor, part))
-    if any(isinstance(part, Reduction) and part.kind == SUM for part in walk(rest)):
+    if _has_sum(rest):
         raise InputError(
             f"{key}: {shown(text)} uses sum() in a function or quotient; write a number times sum(...) + ..."
         )
-    if any(part in names for part in walk(rest)):
-        raise InputError(f"{key}: {shown(text)} has samples of receivers outside of sum(); put them inside")
     if config.objective.every_steps is not None:
         raise InputError(
             f"{key}.every_steps: expected an expression alone, because receivers have steps of their own; write "
@@ -136,6 +136,7 @@ def _terms(tree: Node, factor: Node) -> Iterator[tuple[Node, Node]]:
 
 
 def _has_sum(tree: Node) -> bool:
+    """Whether a tree contains a sum over receivers."""
     return any(isinstance(part, Reduction) and part.kind == SUM for part in walk(tree))
 
 
