@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hpcstencil.adjoint.checkpointing import Advance, actions
+from hpcstencil.adjoint.checkpointing import Advance, actions, steps_taken
 from hpcstencil.adjoint.problem import Adjoint
 from hpcstencil.adjoint.stages import separate
 from hpcstencil.numerics.schedule import Clock, Schedule, StepRange
@@ -48,6 +48,8 @@ class SweepPlan:
         inside of the reversal of a group."""
         if not self.states:
             return self.steps
+        if len(set(self.groups)) == 1:
+            return self.groups[0] * steps_taken(len(self.groups), self.states)
         starts = [0, *itertools.accumulate(self.groups)]
         plan = actions(len(self.groups), self.states)
         return sum(starts[each.last] - starts[each.first] for each in plan if isinstance(each, Advance))
