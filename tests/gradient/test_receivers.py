@@ -1,13 +1,15 @@
 """Objectives that sum over receivers and their samples: closed forms, Taylor remainders, data, and what is refused."""
 
+import tomllib
 from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
-from gradients import objective, sweep_of, taylor_slopes
+from gradients import objective, several_at_once, sweep_of, taylor_slopes
 
 import hpcstencil as hs
+from hpcstencil.config.provenance import to_toml
 from hpcstencil.config.reader import from_mapping
 from hpcstencil.problem.build import build
 
@@ -122,6 +124,28 @@ def test_remainders_are_of_second_order(case, tmp_path):
     assert all(abs(slope - 2) < 0.05 for slope in slopes), slopes
     value = sweep(sweep.forward.put(start), 2).value
     assert objective(sweep, start, {}) == value  # as the run alone has it
+
+
+def test_native_code_reverses_several_steps_between_two_samples_with_the_same_bits():
+    given = tables({"J": "sum(cable**3) + mean(v)"}, numerics={"integrator": "euler"})
+    given["probes"]["cable"]["every_steps"] = 3
+    sweep = sweep_of(given, kernel="native")
+    start = start_of(sweep)
+    expected = sweep(sweep.forward.put(start), 11)
+    several = several_at_once(sweep, 2)
+    assert [group.count for group in several.groups] == [2, 1, 2, 1, 2, 1, 1]
+    found = several(several.forward.put(start), 2)
+    assert (found.value, found.numbers) == (expected.value, expected.numbers)
+    for name, array in expected.arrays.items():
+        assert np.asarray(found.arrays[name]).tobytes() == np.asarray(array).tobytes()
+
+
+def test_the_recorded_input_has_the_objective():
+    for given, every in (({"J": {"sum": "integral(u**2)", "every_steps": 4}}, 4), ({"J": "0.5*sum(cable**2)"}, 2)):
+        config = from_mapping(tables(given), Path("."))
+        again = from_mapping(tomllib.loads(to_toml(config)), Path("/"))
+        assert again.objective == config.objective
+        assert build(again).adds_every == every
 
 
 def test_data_come_from_an_output_file_or_from_python(tmp_path, monkeypatch):
