@@ -262,6 +262,7 @@ def adjoint_of(problem: Problem, expressed: Iterable[str], verified: bool = Fals
         measured={},
         positions={**problem.positions, **positions},
         receivers={},
+        misfit=None,
     )
     outer = {one.name: tangent(objective, {one.node: ONE}, places, space) for one in parameters if one.kind == "number"}
     slopes = tuple(tangent(objective, {part: ONE}, places, space) for part in reductions)

@@ -90,6 +90,9 @@ def test_terms_beside_the_receivers_are_taken_at_the_end():
         result_of(tables({"J": text}))
         for text in ("sum(cable**2) + D*integral(u**2)", "sum(cable**2)", "D*integral(u**2)")
     )
+    number = result_of(tables({"J": "sum(cable**2) + 3*D**2"}))
+    assert number.value == pytest.approx(receivers.value + 3 * 0.02**2, rel=1e-14)
+    assert number.numbers["equation.D"] == pytest.approx(receivers.numbers["equation.D"] + 0.12, rel=1e-12)
     assert both.value == pytest.approx(receivers.value + end.value, rel=1e-14)
     for name, number in both.numbers.items():
         assert number == pytest.approx(receivers.numbers[name] + end.numbers[name], rel=1e-12)
