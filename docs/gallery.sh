@@ -49,3 +49,26 @@ image = Image.open(sys.argv[1]).convert("RGB")
 image.resize((image.width // 2, image.height // 2), Image.LANCZOS).quantize(256, kmeans=2).save(sys.argv[2], optimize=True)
 PYTHON
 done <<<"$pictures"
+
+[[ $# -eq 0 || " $* " == *" layered_model "* ]] || exit 0
+hpcstencil gradient inputs/gradients/layered_model.toml -o "$folder/layered_model.h5"
+python - inputs/gradients/layered_model.hdf5 "$folder/layered_model.h5" docs/images/layered_model.png <<'PYTHON'
+import sys
+import h5py
+import matplotlib
+import numpy as np
+from PIL import Image
+matplotlib.use("Agg")
+from matplotlib import pyplot
+with h5py.File(sys.argv[1]) as data, h5py.File(sys.argv[2]) as found:
+    model, guess, descent = data["model"][:], data["guess"][:], -found["equation.c"][:]
+largest = np.quantile(np.abs(descent), 0.99)
+figure, axes = pyplot.subplots(3, 1, figsize=(5, 9), layout="constrained", sharex=True)
+for axis, c, name in zip(axes, (model, guess, descent), ("c of the model", "c of the first guess", "-∂misfit/∂c at the guess")):
+    limits = {"vmin": -largest, "vmax": largest, "cmap": "RdBu_r"} if c is descent else {"vmin": 1.5, "vmax": 2.7}
+    figure.colorbar(axis.imshow(c.T, extent=(0, 1.2, 0.8, 0), **limits), ax=axis)
+    axis.set(title=name, ylabel="depth")
+axes[-1].set_xlabel("x")
+figure.savefig(sys.argv[3], dpi=80)
+Image.open(sys.argv[3]).convert("RGB").quantize(256, kmeans=2).save(sys.argv[3], optimize=True)
+PYTHON

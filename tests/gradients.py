@@ -9,6 +9,7 @@ from support import problem_of, simulation_of
 
 from hpcstencil.adjoint.problem import adjoint_of
 from hpcstencil.adjoint.run_steps import steps_of
+from hpcstencil.gradient.compose import samples_of
 from hpcstencil.gradient.sweep import Sweep
 from hpcstencil.python.shared_programs import with_problem
 from hpcstencil.runtime.communicator import Communicator
@@ -22,7 +23,8 @@ def sweep_of(
     adjoint = adjoint_of(problem, problem.initial)
     forward = simulation_of(problem, communicator, devices, kernel)
     backward = simulation_of(adjoint.reversing(forward.plan.topology), communicator, devices, kernel)
-    return Sweep(forward, adjoint, backward, steps_of(problem), {})
+    samples = samples_of(forward, backward, adjoint, {})
+    return Sweep(forward, adjoint, backward, steps_of(problem), {}, samples=samples)
 
 
 def several_at_once(sweep: Sweep, steps: int, communicator: Communicator | None = None, devices: int = 1) -> Sweep:

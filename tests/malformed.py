@@ -279,6 +279,7 @@ INPUTS = [
     ('objective.a={sum="integral(u)", every=10}', 'objective.a.every: unknown key "every"; did you mean "every_steps"?'),
     ("objective.a={every_steps=10}", "objective.a.sum: expected"),
     ('objective.a={sum="integral(u)", every_steps=0}', "objective.a.every_steps: expected a positive integer"),
+    ('objective.J="sum(u)"', "objective.J: expected samples of a table of [probes]"),
     ('objective={J="integral(u)", data=5}', "objective.data: expected a table", "got 5"),
     ('objective={J="integral(u)", data={v="a.png"}}', "objective.data.v: expected the name of a file with numbers", "a.png"),
     ('objective={J="integral(u)", data={v="none.npy"}}', "objective.data.v: expected a NumPy file, but"),

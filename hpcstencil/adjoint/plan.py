@@ -75,7 +75,7 @@ def groups_of(steps: RunSteps, adjoint: Adjoint, at_once: int) -> Iterator[StepR
     If neither states nor times are needed, all steps of equal size are a group. If the objective is a sum over steps, a group
     begins at each state that adds to it.
     """
-    every = adjoint.forward.config.objective.every_steps or steps.total
+    every = adjoint.forward.adds_every or steps.total
     parts = (steps.between(first, first + every) for first in range(0, steps.total, every))
     for equal in itertools.chain.from_iterable(parts):
         done = 0

@@ -49,6 +49,10 @@ from hpcstencil.validation.messages import at, listing, shown, unknown
 ADJOINT, TRANSPOSED, GRADIENT, TANGENT = "adjoint.", "transposed.", "gradient.", "tangent."
 SEED = "objective seed "  # and the number of a reduction: the derivative of the objective with respect to its terms
 END, START, PRODUCTS = "end", "start", "products"  # keys of `Problem.derived`
+RECORDED, SAMPLED = "recorded", "sampled"  # two more
+SAMPLES_SEED = (
+    "objective seed of samples"  # a field: the derivative of the objective with respect to what receivers record
+)
 OBJECTIVE = "objective"
 
 
@@ -81,11 +85,14 @@ class Adjoint:
     ``problem`` is the adjoint problem. Its diagnostics are the objective, and each of the ``reductions`` by number. Under END,
     its `Problem.derived` has the values of the fields adjoint.u and gradient.p at the end of the run, from the state and the
     fields SEED; under START, what gradient.p gains from the initial expressions; under PRODUCTS, if it is verified, the terms
-    of λ·(∂f/∂u v) and (transposed field)·v, with v in the fields tangent.u.
+    of λ·(∂f/∂u v) and (transposed field)·v, with v in the fields tangent.u. If the objective has sums
+    over receivers, it has what they record under RECORDED, unless that is a field, and under SAMPLED what a sample adds to
+    those fields on which it depends, from the state and the field SAMPLES_SEED.
 
     ``forward`` is the problem itself. ``reductions`` are the reductions of the objective, and ``slopes`` its derivatives with
     respect to each of them, as trees of all. ``direct`` are the derivatives of the objective with respect to parameters that
-    stand outside reductions, by name.
+    stand outside reductions, by name. ``sample_slope`` is the derivative of `Misfit.term` with respect to the sample, if there
+    is a misfit.
     """
 
     unknowns: tuple[Unknown, ...]
@@ -94,6 +101,7 @@ class Adjoint:
     slopes: tuple[Node, ...]
     direct: Mapping[str, Node]
     forward: Problem
+    sample_slope: Node = ZERO
 
     @cached_property
     def rates(self) -> dict[str, Node]:
@@ -113,8 +121,7 @@ class Adjoint:
     def needs_states(self) -> bool:
         """Whether reverse steps need the fields before the steps: not if the equation is linear, only initial values are
         asked for, and the objective is taken at the end."""
-        summed = self.forward.config.objective.every_steps is not None
-        return summed or any(Field(name) in self.read for name in self.forward.trees)
+        return self.forward.adds_every is not None or any(Field(name) in self.read for name in self.forward.trees)
 
     @property
     def follows_time(self) -> bool:
@@ -195,9 +202,15 @@ def adjoint_of(problem: Problem, expressed: Iterable[str], verified: bool = Fals
     reductions = tuple(dict.fromkeys(part for part in walk(objective) if isinstance(part, Reduction)))
     refuse_extrema(problem, reductions)
     initial = {name: problem.initial[name] for name in fields if name in problem.initial and name in set(expressed)}
-    plain = without_beyond({**problem.trees, **{SEED + str(n): r.operand for n, r in enumerate(reductions)}})
+    misfit = problem.misfit
+    plain = without_beyond({
+        **problem.trees,
+        **{SEED + str(n): r.operand for n, r in enumerate(reductions)},
+        **({} if misfit is None else {SAMPLES_SEED: misfit.recorded}),
+    })  # fmt: skip
     rates = {name: plain[name] for name in fields}
-    operands = {name: tree for name, tree in plain.items() if name not in rates}
+    recorded = {name: plain[name] for name in plain if name == SAMPLES_SEED}
+    operands = {name: tree for name, tree in plain.items() if name not in rates and name not in recorded}
     space, grid = problem.discretization, problem.config.grid
     places = Operands(problem.faces, list(plain.values()), problem.config.boundary.periodic, grid.spacing)
     leaves = [*(Field(name) for name in fields), *(one.node for one in parameters if one.kind == "array")]
@@ -219,6 +232,8 @@ def adjoint_of(problem: Problem, expressed: Iterable[str], verified: bool = Fals
     adjoints = {name: Field(ADJOINT + name) for name in fields}
     trees = derivatives(rates, adjoints, TRANSPOSED)
     end = derivatives(operands, {name: Field(name) for name in operands}, ADJOINT)
+    sampled = derivatives(recorded, {name: Field(name) for name in recorded}, ADJOINT) if recorded else {}
+    sampled = {name: tree for name, tree in sampled.items() if tree != ZERO}
     start = derivatives(initial, adjoints, "") if initial else {}
     start = {one.field: Field(one.field) + start[one.field] for one in parameters if start.get(one.field, ZERO) != ZERO}
     _refuse_noise(start)
@@ -246,6 +261,8 @@ def adjoint_of(problem: Problem, expressed: Iterable[str], verified: bool = Fals
         derived={
             END: {name: everything[END + name] for name in end},
             **({START: start} if start else {}),
+            **({SAMPLED: sampled} if sampled else {}),
+            **({RECORDED: recorded} if any(not isinstance(tree, Field) for tree in recorded.values()) else {}),
             **({PRODUCTS: products} if products else {}),
         },
         method=INTEGRATORS["euler"],
@@ -253,10 +270,12 @@ def adjoint_of(problem: Problem, expressed: Iterable[str], verified: bool = Fals
         measured={},
         positions={**problem.positions, **positions},
         receivers={},
+        misfit=None,
     )
     outer = {one.name: tangent(objective, {one.node: ONE}, places, space) for one in parameters if one.kind == "number"}
     slopes = tuple(tangent(objective, {part: ONE}, places, space) for part in reductions)
-    return Adjoint(unknowns, adjoint, reductions, slopes, outer, problem)
+    of_sample = ZERO if misfit is None else tangent(misfit.term, {misfit.sample: ONE}, places, space)
+    return Adjoint(unknowns, adjoint, reductions, slopes, outer, problem, of_sample)
 
 
 def unknowns_of(problem: Problem) -> tuple[Unknown, ...]:
@@ -315,6 +334,10 @@ def refuse_unavailable(problem: Problem) -> None:
         raise InputError("gradient.storage: storage = 'disk' is not available yet; remove it")
     if problem.members:
         raise InputError("ensemble: gradients are not available yet for ensembles; remove the table")
+    if problem.misfit is not None and config.time.dt is None:
+        raise InputError(
+            f"time.{config.time.given}: sums over receivers are not available yet with steps of several sizes; write time.dt"
+        )
     if problem.method.multistep:
         raise InputError(
             f"numerics.integrator: gradients are not available yet with {shown(config.numerics.integrator)}; use "

@@ -31,6 +31,7 @@ from hpcstencil.problem.problem import Problem
 from hpcstencil.symbolic.differentiate import ZERO
 from hpcstencil.symbolic.expressions import Field, Node, Parameter, Reduction, parameter_field, shared, walk
 from hpcstencil.validation.errors import InputError
+from hpcstencil.validation.messages import at
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,11 @@ def tangent_of(problem: Problem, expressed: Iterable[str], keys: Sequence[str]) 
     """
     refuse_unavailable(problem)
     refuse_following(problem, "derivatives along a direction are")
+    if problem.misfit is not None:
+        raise InputError(
+            f"{at('objective', *problem.objective)}: derivatives along a direction are not available yet of sums over "
+            "receivers; use at()"
+        )
     try:
         unknowns = unknowns_of(replace(problem, config=replace(problem.config, gradient=_of(problem, keys))))
     except InputError as error:

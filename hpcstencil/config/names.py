@@ -69,6 +69,8 @@ def check_fields(config: Config, fields: tuple[str, ...]) -> None:
     for name in config.objective.data:
         if name in fields or name in config.equation.parameters:
             raise InputError(f"objective.data.{name}: '{name}' is a field or parameter already; rename the data")
+        if name in config.probes:
+            raise InputError(f"objective.data.{name}: '{name}' is a table of [probes] already; rename the data")
     for stream, given in config.output.streams.items():
         for name in given.expressions:
             key = at("output", "streams", stream, "expressions", name)

@@ -12,8 +12,9 @@ from hpcstencil.adjoint.problem import Adjoint
 from hpcstencil.adjoint.run_steps import steps_of
 from hpcstencil.distributed.halo import Fields
 from hpcstencil.gradient.recording import recorded
+from hpcstencil.gradient.samples import Samples
 from hpcstencil.gradient.sweep import Sweep
-from hpcstencil.problem.parameter_files import Blocks
+from hpcstencil.io.array_file import ArrayInMemory
 from hpcstencil.runtime.communicator import agree
 from hpcstencil.simulation.prepared import Decomposed
 from hpcstencil.simulation.simulation import Simulation
@@ -23,7 +24,10 @@ from hpcstencil.validation.messages import at
 
 
 def sweep_of(
-    forward: Simulation, adjoint: Adjoint, compose: Callable[[Decomposed], Simulation], held: Mapping[str, Blocks]
+    forward: Simulation,
+    adjoint: Adjoint,
+    compose: Callable[[Decomposed], Simulation],
+    held: Mapping[str, ArrayInMemory],
 ) -> Sweep:
     """Compose the reverse sweep of a simulation. Collective.
 
@@ -41,7 +45,9 @@ def sweep_of(
 
     data = forward.put(agree(communicator, lambda: data_of(forward, held)))
     several = reversing(at_once) if at_once > 1 else None
-    return Sweep(forward, adjoint, reversing(1), steps_of(forward.problem), data, several, at_once)
+    backward = reversing(1)
+    samples = samples_of(forward, backward, adjoint, held)
+    return Sweep(forward, adjoint, backward, steps_of(forward.problem), data, several, at_once, samples)
 
 
 def planned(sweep: Sweep, fields: Fields) -> tuple[Sweep, SweepPlan]:
@@ -57,13 +63,27 @@ def planned(sweep: Sweep, fields: Fields) -> tuple[Sweep, SweepPlan]:
     return sweep, plan
 
 
-def data_of(forward: Simulation, held: Mapping[str, Blocks]) -> dict[str, np.ndarray]:
-    """This process's blocks of the objective's data, by field. ``held`` are those from Python, by dotted key.
+def samples_of(
+    forward: Simulation, backward: Simulation, adjoint: Adjoint, held: Mapping[str, ArrayInMemory]
+) -> Samples | None:
+    """The receivers that the objective sums over; None if there are none. Collective.
+
+    Raises InputError, on all processes, if their data do not fit.
+    """
+    problem, communicator = forward.problem, forward.communicator
+    data = agree(communicator, lambda: problem.observed(held) if communicator.rank == 0 else {})
+    return None if problem.misfit is None else Samples(forward, backward, adjoint, data)
+
+
+def data_of(forward: Simulation, held: Mapping[str, ArrayInMemory]) -> dict[str, np.ndarray]:
+    """This process's blocks of the objective's data on the grid, by field. ``held`` are those from Python, by dotted key.
 
     Raises InputError, on this process alone.
     """
-    config, blocks = forward.problem.config, dict[str, np.ndarray]()
+    config, blocks, misfit = forward.problem.config, dict[str, np.ndarray](), forward.problem.misfit
     for name, file in config.objective.arrays.items():
+        if misfit is not None and name in misfit.data:
+            continue
         key = at("objective", "data", name)
         try:
             block = held.get(key, file).read(forward.ranges, config.grid.shape)

@@ -22,15 +22,17 @@ import numpy as np
 
 from hpcstencil.adjoint.checkpointing import Advance, Reverse, actions
 from hpcstencil.adjoint.plan import groups_of
-from hpcstencil.adjoint.problem import END, OBJECTIVE, SEED, START, Adjoint
+from hpcstencil.adjoint.problem import END, OBJECTIVE, SAMPLED, SAMPLES_SEED, SEED, START, Adjoint
 from hpcstencil.adjoint.run_steps import RunSteps, added_at
 from hpcstencil.backends.backend import Reductions
 from hpcstencil.distributed.device_grid import Body
 from hpcstencil.distributed.halo import Fields
+from hpcstencil.gradient.samples import Samples
 from hpcstencil.numerics.schedule import StepRange
 from hpcstencil.simulation.diagnostics import Diagnostics
 from hpcstencil.simulation.simulation import Simulation
 from hpcstencil.symbolic import numpy_evaluate
+from hpcstencil.symbolic.differentiate import ZERO
 from hpcstencil.symbolic.expressions import Field, Node, Time
 from hpcstencil.validation.errors import NumericsError
 
@@ -66,7 +68,8 @@ class Sweep:
     """A problem and its adjoint on this process: ``forward`` takes steps, and each step of ``backward`` reverses one.
 
     A step of ``several``, if there is one, reverses ``at_once`` steps. All have the same blocks. ``run`` are the steps of the
-    run, and ``data`` the fields of the objective's data on the devices.
+    run, ``data`` the fields of the objective's data on the devices, and ``samples`` the receivers that it sums over, if there
+    are any.
     """
 
     forward: Simulation
@@ -76,6 +79,7 @@ class Sweep:
     data: Fields
     several: Simulation | None = None
     at_once: int = 1
+    samples: Samples | None = None
 
     @property
     def steps(self) -> int:
@@ -93,14 +97,26 @@ class Sweep:
         return tuple(self.forward.problem.trees)
 
     @cached_property
-    def added_at(self) -> range:
-        """The numbers of steps after which the state adds to the objective."""
-        return added_at(self.forward.problem, self.run)
+    def reduced_at(self) -> range:
+        """The numbers of steps after which reductions over the grid add to the objective."""
+        problem = self.forward.problem
+        if problem.misfit is not None and ZERO in problem.objective.values():  # there is nothing beside the receivers
+            return range(0)
+        return added_at(problem, self.run)
+
+    @cached_property
+    def sampled_at(self) -> range:
+        """The numbers of steps after which samples of receivers add to the objective."""
+        return range(0, self.steps + 1 if self.samples else 0, self.forward.problem.adds_every or 1)
 
     @cached_property
     def with_added(self) -> Body:
-        """The function (fields, others) -> their sums, which overwrites the fields."""
-        return self.forward.device_grid.compiled(lambda fields, others: jax.tree.map(jnp.add, fields, others), 0, (0,))
+        """The function (fields, others) -> their sums, which overwrites the fields. There may be fewer others."""
+
+        def added(fields: Fields, others: Fields) -> Fields:
+            return {name: array + others[name] if name in others else array for name, array in fields.items()}
+
+        return self.forward.device_grid.compiled(added, 0, (0,))
 
     @cached_property
     def copied(self) -> Body:
@@ -124,7 +140,7 @@ class Sweep:
         constant = self.copied({name: array for name, array in fields.items() if name not in self.changing})
         stored = {0: {name: fields[name] for name in self.changing}}
         free = Spare(self.copied, self.forward.device_grid.devices.several)
-        terms, cotangents = list[Term](), Fields()
+        numbers, cotangents = list[tuple[float, Mapping[str, float]]](), Fields()
         starts = [0, *itertools.accumulate(group.count for group in self.groups)]
         plan = actions(len(self.groups), states) if self.adjoint.needs_states else without_states(len(self.groups))
         for action in plan:
@@ -137,33 +153,38 @@ class Sweep:
                 if action.last < len(self.groups):
                     stored[action.last] = after
                 else:
-                    cotangents = {name: jnp.zeros_like(found[self.changing[0]]) for name in self.adjoint.rates}
-                    if self.steps in self.added_at:
-                        terms.append(self.term(found, self.steps))
-                        cotangents = dict(terms[-1].cotangents)
+                    added = self.terms(found, self.steps)
+                    cotangents = dict(added[0].cotangents) if added else {}
+                    for name in self.adjoint.rates:
+                        cotangents.setdefault(name, jnp.zeros_like(found[self.changing[0]]))
+                    for term in added[1:]:
+                        cotangents = self.with_added(cotangents, term.cotangents)
+                    numbers += [(term.value, term.direct) for term in added]
                     free.add(after)
                 continue
             state = Fields()
             if self.adjoint.needs_states:
                 state = stored.pop(action.step) if action.step else free.copied(stored[0])
-            begins = starts[action.step] in self.added_at
-            if begins:
-                terms.append(self.term({**state, **constant}, starts[action.step]))
+            added = self.terms({**state, **constant}, starts[action.step])
             found = self.reversed({**state, **constant}, cotangents, self.groups[action.step], free)
             constant, cotangents = ({name: found[name] for name in each} for each in (constant, cotangents))
-            if begins:
-                cotangents = self.with_added(cotangents, terms[-1].cotangents)
+            for term in added:
+                cotangents = self.with_added(cotangents, term.cotangents)
+            numbers += [(term.value, term.direct) for term in added]
             free.add({name: found[name] for name in state})
-        value = math.fsum(term.value for term in terms)
-        direct = {name: math.fsum(term.direct[name] for term in terms) for name in self.adjoint.direct}
+        value = math.fsum(value for value, _ in numbers)
+        direct = {name: math.fsum(each.get(name, 0.0) for _, each in numbers) for name in self.adjoint.direct}
         return self.result(value, self.at_start(cotangents, constant), direct)
 
     def value(self, fields: Fields) -> float:
         """Return the objective for a run that begins with ``fields`` at t = 0. Collective. The fields are kept."""
-        values, fields, done = [], self.copied(fields), 0
-        for step in self.added_at:
+        values, fields, done, parameters = [], self.copied(fields), 0, self.forward.problem.parameters
+        for step in sorted({*self.reduced_at, *self.sampled_at}):
             fields, done = self.taken(fields, done, step), step
-            values.append(float(self.reduced(fields, step)[OBJECTIVE]))
+            if step in self.reduced_at:
+                values.append(float(self.reduced(fields, step)[OBJECTIVE]))
+            if self.samples and step in self.sampled_at:
+                values.append(self.samples.term(fields, parameters, step, self.run.time_of(step))[0])
         return math.fsum(values)
 
     def taken(self, fields: Fields, first: int, last: int) -> Fields:
@@ -206,19 +227,40 @@ class Sweep:
             {**fields, **self.data}, self.run.time_of(step)
         )
 
-    def term(self, fields: Fields, step: int) -> Term:
+    def terms(self, fields: Fields, step: int) -> list[Term]:
         """Return what the fields after a number of steps add to the objective and its derivatives. Collective.
 
-        The fields are kept. Raises NumericsError, on all processes, if the value is not finite.
+        The fields are kept. Raises NumericsError, on all processes, if a value is not finite.
         """
-        parameters, time = self.forward.problem.parameters, self.run.time_of(step)
-        problem, given = self.backward.problem, {**fields, **self.data}
-        found = self.reduced(fields, step)
-        value = float(found[OBJECTIVE])
+        found = [self.reduced_term(fields, step)] if step in self.reduced_at else []
+        if step in self.sampled_at:
+            found.append(self.sampled_term(fields, step))
+        return found
+
+    def finite(self, value: float, time: float) -> float:
+        """Return a term of the objective. Raises NumericsError unless it is finite."""
         if not math.isfinite(value):
             raise NumericsError(
                 f"objective: expected a finite value, but got {value} at t = {time:g}; take shorter steps, or change it"
             )
+        return value
+
+    def sampled_term(self, fields: Fields, step: int) -> Term:
+        """The term of the samples of receivers in `terms`."""
+        assert self.samples is not None
+        parameters, time = self.forward.problem.parameters, self.run.time_of(step)
+        value, slopes = self.samples.term(fields, parameters, step, time)
+        value, trees = self.finite(value, time), self.backward.problem.derived.get(SAMPLED, {})
+        given = {**fields, SAMPLES_SEED: self.samples.seed(slopes)}
+        of_cells = self.backward.derived[SAMPLED](given, parameters, time) if trees else ()
+        return Term(value, dict(zip(trees, of_cells, strict=True)), {})
+
+    def reduced_term(self, fields: Fields, step: int) -> Term:
+        """The term of reductions over the grid in `terms`."""
+        parameters, time = self.forward.problem.parameters, self.run.time_of(step)
+        problem, given = self.backward.problem, {**fields, **self.data}
+        found = self.reduced(fields, step)
+        value = self.finite(float(found[OBJECTIVE]), time)
         known: dict[Node, Any] = {**numpy_evaluate.by_node(parameters), Time(): time}
         known |= {part: found[f"{OBJECTIVE} {n}"] for n, part in enumerate(self.adjoint.reductions)}
         seeds, cells = {}, [stop - start for start, stop in self.forward.ranges]

@@ -83,6 +83,17 @@ class ArrayFile:
 
         return read_series(self.path, self.name, MOST_SAMPLES)
 
+    def whole(self) -> np.ndarray:
+        """Read the whole array, in its shape and the dtype of the file.
+
+        Raises InputError if the file or dataset is missing, EnvironmentProblem if reading fails.
+        """
+        if not self.name:
+            return mapped(self.path)
+        from hpcstencil.io.file_read import read_whole
+
+        return read_whole(self.path, self.name)
+
     def read(self, ranges: Sequence[Range], shape: Sequence[int]) -> np.ndarray:
         """Read the block ``ranges`` (global, half-open, per axis) of an array of the grid's ``shape``.
 
@@ -121,6 +132,10 @@ class ArrayInMemory:
         return IN_MEMORY
 
     def samples(self) -> np.ndarray:
+        """Return the array itself, as `whole`."""
+        return self.whole()
+
+    def whole(self) -> np.ndarray:
         """Return the array itself. Raises InputError if it is not available."""
         if self.values is None:
             raise InputError(

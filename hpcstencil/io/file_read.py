@@ -176,6 +176,15 @@ def read_series(path: Path, name: str, longest: int) -> np.ndarray:
         return np.asarray(dataset[()])
 
 
+def read_whole(path: Path, name: str) -> np.ndarray:
+    """Read the whole dataset ``name`` of real numbers, in its shape and the dtype of the file.
+
+    Not collective. Raises InputError if the file or dataset is missing, EnvironmentProblem if reading fails.
+    """
+    with open_for_reading(path) as file:
+        return np.asarray(numbers(path, file, name)[()])
+
+
 def read_block(
     path: Path, name: str, ranges: Sequence[Range], shape: Sequence[int] | None = None, dtype: Any = None
 ) -> np.ndarray:

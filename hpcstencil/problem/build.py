@@ -25,12 +25,14 @@ from hpcstencil.problem.absorbing_layers import layered
 from hpcstencil.problem.boundary_faces import faces_of
 from hpcstencil.problem.linear_damping import damping_rates
 from hpcstencil.problem.method_selection import partition, with_enough_stages
+from hpcstencil.problem.misfit import Misfit, misfit_of
 from hpcstencil.problem.model import Model, model_of
 from hpcstencil.problem.parameter_files import contents_of, key_of, refuse_files, refuse_series
 from hpcstencil.problem.problem import Problem
 from hpcstencil.problem.receivers import receivers_of
 from hpcstencil.problem.solid_mask import (
     SOLID,
+    Mask,
     in_fluid,
     mask_of,
     masked_derived,
@@ -55,6 +57,7 @@ from hpcstencil.symbolic.expressions import (
     data_field,
     is_parameter_field,
     parameter_field,
+    samples_field,
     shared,
     walk,
 )
@@ -127,7 +130,7 @@ def _alone(config: Config, contents: Mapping[str, ArrayContents], listed: Collec
     positive = model.equation.positive if isinstance(model.equation, Positive) else ()
     layers = layered(trees, config, _fastest_wave(config, model, bounds), model.positions, positive)
     reduced, derived = _diagnostics(config, model), _derived(config, model)
-    objective = _objective(config, model)
+    objective, misfit = _objective(config, model)
     quantities = [tree for each in derived.values() for tree in each.values()]
     _refuse_unused_stencils(
         model, [*trees.values(), *model.damping.values(), *reduced.values(), *objective.values(), *quantities]
@@ -180,6 +183,7 @@ def _alone(config: Config, contents: Mapping[str, ArrayContents], listed: Collec
         receivers=receivers_of(config, layers.positions, derived),
         source=model.source,
         objective=placed.diagnostics(taken(objective), "objective"),
+        misfit=None if misfit is None else replace(misfit, recorded=_recorded(config, misfit, derived, mask)),
     )
     _check_step(problem)
     return _with_stages(problem)
@@ -281,22 +285,37 @@ def _diagnostics(config: Config, model: Model) -> dict[str, Node]:
     return trees
 
 
-def _objective(config: Config, model: Model) -> dict[str, Node]:
-    """The objective by its name, as a tree; empty if there is none.
+def _objective(config: Config, model: Model) -> tuple[dict[str, Node], Misfit | None]:
+    """The objective by its name, as a tree without the sums over receivers, and those. The dict is empty if there is no
+    objective.
 
-    Raises InputError unless it is one number, computed from reductions, and for data together with fields on faces.
+    Raises InputError unless it is one number, computed from reductions, for data together with fields on faces, and the errors
+    of `misfit_of`.
     """
-    if config.objective.data and model.positions:
+    unknowns = {**model.symbols, **model.unknowns}
+    data = {name: data_field(name) for name in config.objective.data}
+    samples = {name: samples_field(name) for name in config.probes if name not in unknowns}
+    scope = Scope(
+        config.grid.ndim, {**unknowns, **samples, **data}, operators=True, reductions=True, sums=True, space=model.space
+    )
+    trees, misfit = dict[str, Node](), None
+    for name, text in config.objective.expressions.items():
+        key, tree = at("objective", name), parse(text, scope, at("objective", name))
+        trees[name], misfit = misfit_of(config, tree, key, text)
+        _check_number(trees[name], key, text, inside=False)
+    on_grid = set(data) - set(() if misfit is None else misfit.data)
+    if on_grid and model.positions:
         raise InputError(
             "objective.data: not available yet for equations with fields on faces; write the target as an expression"
         )
-    names = {**model.symbols, **model.unknowns, **{name: data_field(name) for name in config.objective.data}}
-    scope = Scope(config.grid.ndim, names, operators=True, reductions=True, space=model.space)
-    trees = {}
-    for name, text in config.objective.expressions.items():
-        trees[name] = parse(text, scope, at("objective", name))
-        _check_number(trees[name], at("objective", name), text, inside=False)
-    return trees
+    return trees, misfit
+
+
+def _recorded(config: Config, misfit: Misfit, derived: Mapping[str, Mapping[str, Node]], mask: Mask | None) -> Node:
+    """What the receivers of a misfit record, as a tree of fields that is 0 in solid cells."""
+    key, field = probe_key(misfit.table), config.probes[misfit.table].field
+    tree: Node = derived[key]["expression"] if field is None else Field(field)
+    return masked_derived(mask, {"expression": tree}, key)["expression"]
 
 
 def _derived(config: Config, model: Model) -> dict[str, dict[str, Node]]:

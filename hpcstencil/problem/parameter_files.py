@@ -11,7 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
-from hpcstencil.config.paths import array_files, series_files
+from hpcstencil.config.paths import array_files, objective_files, series_files
 from hpcstencil.config.settings import Config
 from hpcstencil.io.array_file import ArrayContents, ArrayFile, ArrayInMemory, scanned, series_in
 from hpcstencil.numerics.topology import Range
@@ -42,8 +42,12 @@ def contents_of(config: Config, held: Mapping[str, ArrayInMemory] | None = None)
 
 def content_of(config: Config, key: str, array: ArrayFile | ArrayInMemory) -> ArrayContents:
     """Read and summarize the array for one ``key`` of the input, as `contents_of` does for all."""
+    samples = (
+        key in objective_files(config) and config.probes
+    )  # may be of receivers; `misfit.observed` knows their number
     try:
-        return series_in(array) if key in series_files(config) else scanned(array, config.grid.shape)
+        shape = array.whole().shape if samples else config.grid.shape
+        return series_in(array) if key in series_files(config) else scanned(array, shape)
     except InputError as error:
         raise InputError(f"{key}: {error}") from None
 

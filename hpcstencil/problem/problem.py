@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from hpcstencil.config.settings import Config
 from hpcstencil.equations import Equation, Limited
 from hpcstencil.io.array_file import ArrayContents, ArrayFile, ArrayInMemory
@@ -14,6 +16,7 @@ from hpcstencil.numerics.finite_differences import is_large
 from hpcstencil.numerics.integrators import ERROR, NEW, Method
 from hpcstencil.numerics.schedule import Schedule
 from hpcstencil.problem.linear_damping import damped
+from hpcstencil.problem.misfit import Misfit, observed
 from hpcstencil.problem.parameter_files import Blocks
 from hpcstencil.problem.receivers import Receivers
 from hpcstencil.problem.solid_mask import SOLID, Mask
@@ -58,6 +61,7 @@ class Problem:
     ``receivers``       the receivers of each table of [probes], by name
     ``derived``         expressions of streams and probes, by dotted key of their table, then by name
     ``objective``       the objective of [objective], a tree of reductions, by its name; empty if there is none
+    ``misfit``          the terms of the objective that are sums over receivers, or None
     ``source``          text of the Python file of the equation, "" if it has none
     """
 
@@ -90,6 +94,21 @@ class Problem:
     source: str = ""
     derived: Mapping[str, Mapping[str, Node]] = field(default_factory=dict)
     objective: Mapping[str, Node] = field(default_factory=dict)
+    misfit: Misfit | None = None
+
+    @property
+    def adds_every(self) -> int | None:
+        """The number of steps between two states that add to the objective; None if only the last state does."""
+        return self.config.objective.every_steps if self.misfit is None else self.receivers[self.misfit.table].every
+
+    def observed(self, held: Mapping[str, ArrayInMemory]) -> dict[str, np.ndarray]:
+        """Read the data of ``misfit``, see `misfit.observed`; empty without one. The number of steps must be known."""
+        if self.misfit is None:
+            return {}
+        steps, receivers = self.schedule().total_steps, self.receivers[self.misfit.table]
+        assert steps is not None
+        shape = (steps // receivers.every + 1, len(receivers.places))
+        return observed(self.config, self.misfit, shape, held)
 
     @property
     def layout(self) -> Layout:

@@ -10,7 +10,7 @@ import numpy as np
 from hpcstencil.adjoint.problem import adjoint_of
 from hpcstencil.gradient.compose import planned, sweep_of
 from hpcstencil.gradient.sweep import Result, Sweep
-from hpcstencil.problem.parameter_files import Blocks
+from hpcstencil.io.array_file import ArrayInMemory
 from hpcstencil.python.datasets import gathered
 from hpcstencil.python.shared_programs import PROGRAMS, Program
 from hpcstencil.runtime.communicator import agree
@@ -26,7 +26,7 @@ class Gradient:
     by dotted key. All processes create it together. Raises InputError for what has no gradient yet.
     """
 
-    def __init__(self, simulation: Simulation, assigned: Collection[str], held: Mapping[str, Blocks]) -> None:
+    def __init__(self, simulation: Simulation, assigned: Collection[str], held: Mapping[str, ArrayInMemory]) -> None:
         problem, communicator = simulation.problem, simulation.communicator
         expressed = frozenset(problem.initial) - frozenset(assigned)
         adjoint = agree(communicator, lambda: adjoint_of(problem, expressed))

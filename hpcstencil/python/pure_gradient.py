@@ -17,6 +17,7 @@ from jax import lax
 from jax.dtypes import float0
 
 from hpcstencil.adjoint.problem import ADJOINT, GRADIENT, Adjoint, adjoint_of
+from hpcstencil.config.settings import ObjectiveConfig
 from hpcstencil.distributed.halo import Fields
 from hpcstencil.distributed.windows import Parameters
 from hpcstencil.numerics.schedule import StepRange
@@ -114,7 +115,8 @@ class Reverse:
         of = (f"initial.{problem.shown[0]}", *(f"equation.{name}" for name in names))
         gradient = replace(problem.config.gradient, of=of)
         objective = {"": Reduction("integral", Constant(0.0))}  # the program that calls the function has one
-        asked = replace(problem, config=replace(problem.config, gradient=gradient), objective=objective)
+        config = replace(problem.config, gradient=gradient, objective=ObjectiveConfig())
+        asked = replace(problem, config=config, objective=objective, misfit=None)
         adjoint = adjoint_of(asked, ())
         blocks = Decomposed.of(adjoint.reversing(simulation.plan.topology), 1, 1)
         program, backward = PROGRAMS.take(blocks, simulation.device_grid.devices.devices, simulation.communicator)

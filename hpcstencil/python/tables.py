@@ -57,7 +57,7 @@ class Tables:
         if place == "initial" and (is_function(value) or _is_array(value) or isinstance(value, list | tuple)):
             self.initial[path[-1]] = value
         elif place.startswith(("equation", "mask", "objective")) and (_is_array(value) or value is None):
-            self.arrays[place] = ArrayInMemory(as_array(value, None if path[-1] == "series" else AXES, place))
+            self.arrays[place] = ArrayInMemory(as_array(value, _dims(path, value), place))
             table[key] = IN_MEMORY
         else:
             table[key] = self._value(value, path)
@@ -106,6 +106,13 @@ def _place(path: tuple[str, ...]) -> str:
         case ("equation", name) | ("equation", name, "series") if name not in names_of(EquationConfig):
             return at("equation", name)
     return ""
+
+
+def _dims(path: tuple[str, ...], value: Any) -> tuple[str, ...] | None:
+    """The dimensions of an array of xarray at this ``path`` of the input; None if any will do."""
+    if path[0] == "objective" and "receiver" in getattr(value, "dims", ()):
+        return ("time", "receiver")  # as of `files.probes`
+    return None if path[-1] == "series" else AXES
 
 
 def _is_array(value: Any) -> bool:

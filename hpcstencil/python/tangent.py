@@ -15,7 +15,7 @@ from hpcstencil.adjoint.tangent import tangent_of
 from hpcstencil.gradient.compose import data_of, planned, sweep_of
 from hpcstencil.gradient.other_values import SweepFor
 from hpcstencil.gradient.tangent import TangentRun
-from hpcstencil.problem.parameter_files import Blocks
+from hpcstencil.io.array_file import ArrayInMemory
 from hpcstencil.python.assignment import as_array, block_of
 from hpcstencil.python.gradient import collected, gathered_blocks
 from hpcstencil.python.shared_programs import PROGRAMS
@@ -35,7 +35,11 @@ class TangentLinear:
     """
 
     def __init__(
-        self, simulation: Simulation, assigned: Collection[str], held: Mapping[str, Blocks], keys: Collection[str]
+        self,
+        simulation: Simulation,
+        assigned: Collection[str],
+        held: Mapping[str, ArrayInMemory],
+        keys: Collection[str],
     ) -> None:
         problem, communicator = simulation.problem, simulation.communicator
         expressed = frozenset(problem.initial) - frozenset(assigned)

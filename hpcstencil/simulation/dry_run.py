@@ -101,6 +101,7 @@ def _gradient(problem: Problem, topology: Topology, kernel: str) -> list[str]:
         return [
             "gradient              the steps follow the solution: a run records them, then the reverse sweep is planned"
         ]
+    problem.observed({})  # refuses data that do not fit
     plan = plan_of(adjoint, topology, steps_at_once(adjoint, topology, kernel), steps_of(problem))
     stored = f"{plan.states} stored states of {human(plan.bytes_per_state)}" if plan.states else "no stored states"
     memory = f"{stored}, about {human(plan.bytes)} in all per process"

@@ -94,7 +94,9 @@ def at_start(simulation: Simulation, source: Source, output: Path | None, stopwa
     state = first_state(simulation, source, output)
     check_fluid_left(simulation, dict(state.fields))
     if simulation.problem.receivers and simulation.problem.mask is not None:
-        weights_of(simulation, parts_of(simulation), dict(state.fields))  # refuses receivers among solid cells
+        receivers = simulation.problem.receivers
+        part = parts_of(simulation, receivers)
+        weights_of(simulation, receivers, part, dict(state.fields))  # refuses receivers among solid cells
     schedule, clock = simulation.problem.schedule().going_on(state.clock, source.anew)
     members = tuple(schedule.going_on(each, source.anew)[1] for each in state.members)
     state = replace(state, clock=clock, members=members)

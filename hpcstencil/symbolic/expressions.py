@@ -22,6 +22,7 @@ FUNCTIONS = {
     "minimum": 2, "maximum": 2, "sign": 1,
 }  # fmt: skip
 REDUCTIONS = ("integral", "mean", "min", "max")
+SUM = "sum"  # the kind of a `Reduction` over receivers and their samples, in an objective
 
 
 class Node:
@@ -153,6 +154,11 @@ def parameter_field(name: str) -> Field:
 def data_field(name: str) -> Field:
     """The field that holds data of the objective, such as a target. It lives at cell centres."""
     return Field(f"data.{name}")
+
+
+def samples_field(name: str) -> Field:
+    """The name that stands for the samples of the table ``name`` of [probes] in an objective: one value per receiver."""
+    return Field(f"probes.{name}")
 
 
 def is_parameter_field(part: Node) -> bool:
@@ -293,7 +299,7 @@ OPERATORS = (Derivative, DivGrad, Halfway, Neighbour, Convolution)  # nodes that
 @frozen
 class Reduction(Node):
     """A reduction of ``operand`` over the whole grid to one number, used in diagnostics. ``kind`` is "integral", "mean",
-    "min" or "max"."""
+    "min" or "max", or SUM."""
 
     kind: str
     operand: Node

@@ -18,6 +18,7 @@ from hpcstencil.numerics.grid import AXES
 from hpcstencil.symbolic.expressions import (
     FUNCTIONS,
     REDUCTIONS,
+    SUM,
     Constant,
     Coordinate,
     Node,
@@ -98,7 +99,8 @@ class Scope:
     """The names and functions that an expression may use on a grid with ``ndim`` axes.
 
     ``names`` maps each field and parameter to its node. The flags allow `t` (``time``), the operators of ``space``
-    (``operators``), the function noise() (``noise``), and reductions such as integral() and at() (``reductions``).
+    (``operators``), the function noise() (``noise``), reductions such as integral() and at() (``reductions``), and sum(), over
+    receivers and their samples (``sums``).
     """
 
     ndim: int
@@ -107,6 +109,7 @@ class Scope:
     operators: bool = False
     noise: bool = False
     reductions: bool = False
+    sums: bool = False
     space: Space | None = None
 
     def symbols(self) -> dict[str, Node]:
@@ -127,6 +130,8 @@ class Scope:
         if self.reductions:
             known.update({name: ((lambda a, name=name: Reduction(name, a)), 1, 1) for name in REDUCTIONS})
             known["at"] = ((self.space or Space(self.ndim)).at, 1 + self.ndim, 1 + self.ndim)
+        if self.sums:
+            known[SUM] = ((lambda a: Reduction(SUM, a)), 1, 1)
         if self.noise:
             known["noise"] = (_noise, 1, 2)
         return known

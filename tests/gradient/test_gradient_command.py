@@ -52,7 +52,9 @@ def test_check_prints_the_plan(command):
     assert status == 0 and "no stored states, about " in out and "50 steps taken to reverse 50" in out
     status, _, err = command("check", INPUT, "--set", 'gradient={of=["equation.D"], memory="8kB"}')
     assert status == 2 and "gradient.memory: expected room for at least one state of 8192 bytes" in err
-    status, out, _ = command("check", INPUT, "--set", "time={end=0.5, tolerance=1e-4}", "--set", "numerics.integrator=bs3")
+    status, out, _ = command(
+        "check", INPUT, "--set", "time={end=0.5, tolerance=1e-4}", "--set", "numerics.integrator=bs3"
+    )
     assert status == 0 and "a run records them" in out
 
 

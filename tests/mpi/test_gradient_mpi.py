@@ -24,6 +24,12 @@ PROBLEMS = {
     "staggered": ({"name": "shallow_water", "g": 1.0, "f": 0.2, "nu": 0.05}, (21, 17), {}),
     "volume": ({"name": "gray_scott", "D_u": 0.2, "D_v": 0.1}, (11, 9, 8), {"y": {"dirichlet": 0.3}}),
 }
+# Receivers beside each other, in the same cells and at the boundary: each process has some, and cells of others.
+RECEIVERS = {
+    "walls": {"expression": "u*v + dx(u)", "x": [1.1, 0.1, 1.13, 2.3, 1.1, 0.6], "y": [0.9, 0.2, 0.94, 1.9, 0.9, 1.5]},
+    "staggered": {"field": "u", "x": [1.0, 0.02, 1.04, 2.0, 1.0], "y": [0.8, 0.3, 0.81, 1.69, 0.8]},
+    "volume": {"field": "v", "x": [0.5, 0.52, 1.0], "y": [0.45, 0.46, 0.1], "z": [0.4, 0.4, 0.7]},
+}
 # (problem, precision, integrator, number of processes on which CI runs it)
 ROWS = [
     ("walls", "float64", "ssprk2", 2),
@@ -54,6 +60,14 @@ def tables(name, precision, integrator):
     }
 
 
+def of_receivers(name, precision, integrator):
+    """The input of `tables` with a misfit at receivers as objective, and a term at the end."""
+    given = tables(name, precision, integrator)
+    (text,) = given["objective"].values()
+    objective = {"J": f"0.5*sum((receivers - 0.3)**2*(1 + 1e3*t) - sin(receivers)) + 0.01*({text})"}
+    return {**given, "probes": {"receivers": {**RECEIVERS[name], "every_steps": 2}}, "objective": objective}
+
+
 def found(sweep, states):
     """(objective, derivatives with respect to numbers, blocks of this process)."""
     result = sweep(sweep.forward.initial_fields(), states)
@@ -65,8 +79,9 @@ def found(sweep, states):
     pytest.param(row[:3], id="-".join(row[:3]), marks=() if row[3] == environment_size() else pytest.mark.long)
     for row in ROWS
 ])  # fmt: skip
-def test_every_decomposition_gives_the_same_gradient(communicator, row, kernel):
-    given = tables(*row)
+@pytest.mark.parametrize("objective", [tables, of_receivers])
+def test_every_decomposition_gives_the_same_gradient(communicator, row, objective, kernel):
+    given = objective(*row)
     value, numbers, whole = from_rank_0(communicator, lambda: found(sweep_of(given, kernel=kernel), 5))
     assert np.isfinite(value) and all(np.abs(array).max() > 0 for array in whole.values())
     for devices, states in ((1, 5), (2, 2)):

@@ -150,7 +150,7 @@ def test_a_recorder_that_is_collected_leaves_that_of_another_run(tmp_path):
     given = with_probes(("heat-2d-walls", 4, "float32", "rk4"))
     problem = problem_of(**{name: table for name, table in given.items() if name != "time"})
     simulation = simulation_of(problem, kernel="native")
-    part = parts_of(simulation)
+    part = parts_of(simulation, simulation.problem.receivers)
 
     def recorder():
         values = np.zeros((2, part.size), np.float32)
@@ -173,7 +173,7 @@ def test_native_code_records_rows_of_any_length_within_its_calls(tmp_path, order
         "probes": {"p": {"field": "u", "x": [2.0, 7.6], "y": [0.3, 0.9]}},
     }  # fmt: skip
     simulation = simulation_of(problem_of(**given), kernel="native")
-    part = parts_of(simulation)
+    part = parts_of(simulation, simulation.problem.receivers)
     values = np.zeros((1, part.size), np.float32)
     recorder = simulation.steps.cell_samples(part.cells, values, part.width, simulation.device_grid.devices)
     assert recorder.while_stepping

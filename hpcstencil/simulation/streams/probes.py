@@ -7,7 +7,7 @@ written, cells next to other blocks are exchanged, and each process interpolates
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from hpcstencil.distributed.receiver_cells import ReceiverCells, ranks_of, recei
 from hpcstencil.io.dataset_names import PROBES, VALUES
 from hpcstencil.io.time_series import Rows, RowsOf
 from hpcstencil.numerics.schedule import Clock, Leap
+from hpcstencil.problem.receivers import Receivers
 from hpcstencil.runtime.communicator import agree
 from hpcstencil.simulation.simulation import Simulation
 from hpcstencil.simulation.solid_cells import solid_block
@@ -41,7 +42,7 @@ class Probes(Stream):
         simulation = output.simulation
         self.output, self.simulation, self.receivers = output, simulation, simulation.problem.receivers
         self.every = math.gcd(*(each.every for each in self.receivers.values()))
-        self.part = parts_of(simulation)
+        self.part = parts_of(simulation, self.receivers)
         fitting = BUFFER // max(1, self.part.size * simulation.dtype.itemsize)
         fewest = -simulation.communicator.maximum(np.array([-fitting]))[0]
         values = np.zeros((max(1, min(MOST_RECORDS, fewest)), self.part.size), simulation.dtype)
@@ -63,7 +64,7 @@ class Probes(Stream):
         return clock.step % self.every == 0
 
     def begin(self, state: State) -> None:
-        self.weights = weights_of(self.simulation, self.part, dict(state.fields))
+        self.weights = weights_of(self.simulation, self.receivers, self.part, dict(state.fields))
         if state.clock.step % self.every == 0:
             self._record(state)
 
@@ -136,17 +137,8 @@ class Probes(Stream):
         order of the input. On other ranks the values are zeros of the same shape.
         """
         steps, times = (np.concatenate([row[n] for row in rows]) for n in (0, 1))
-        receivers, topology = self.receivers[name], self.simulation.device_grid.topology
         own = np.concatenate([row[2][VALUES] for row in rows])
-        if self.simulation.communicator.size == 1:
-            return steps, times, {VALUES: own}
-        parts = self.simulation.communicator.gather(own)
-        values = np.broadcast_to(own.dtype.type(0), (len(steps), len(receivers.places)))
-        if parts is not None:
-            values, owners = np.empty(values.shape, own.dtype), ranks_of(receivers.cells[0], topology)
-            for rank, part in enumerate(parts):
-                values[:, owners == rank] = part
-        return steps, times, {VALUES: values}
+        return steps, times, {VALUES: gathered(self.simulation, self.receivers[name], own)}
 
 
 def probes_of(output: Output) -> list[Probes]:
@@ -159,11 +151,29 @@ def group_of(name: str) -> str:
     return f"{PROBES}/{name}"
 
 
-def parts_of(simulation: Simulation) -> ReceiverCells:
-    """Return this process's share of all receivers and of the cells around them."""
+def gathered(simulation: Simulation, receivers: Receivers, own: np.ndarray) -> np.ndarray:
+    """Gather the values at this process's receivers of one table on rank 0. All processes call this together.
+
+    ``own`` has the shape (rows, own receivers), sorted by number. The result has the shape (rows, receivers) and the same
+    dtype. On other ranks it is zeros.
+    """
+    communicator, topology = simulation.communicator, simulation.device_grid.topology
+    if communicator.size == 1:
+        return own
+    parts = communicator.gather(own)
+    values = np.broadcast_to(own.dtype.type(0), (len(own), len(receivers.places)))
+    if parts is not None:
+        values, owners = np.empty(values.shape, own.dtype), ranks_of(receivers.cells[0], topology)
+        for rank, part in enumerate(parts):
+            values[:, owners == rank] = part
+    return values
+
+
+def parts_of(simulation: Simulation, receivers: Mapping[str, Receivers]) -> ReceiverCells:
+    """Return this process's share of the receivers, by table of [probes], and of the cells around them."""
     topology, config = simulation.device_grid.topology, simulation.problem.config
     width = min(config.numerics.order, topology.shape[-1])
-    return receiver_cells(list(simulation.problem.receivers.values()), width, topology)
+    return receiver_cells(list(receivers.values()), width, topology)
 
 
 def interpolated(
@@ -178,9 +188,12 @@ def interpolated(
     return part.at_receivers(samples, count, weights)
 
 
-def weights_of(simulation: Simulation, part: ReceiverCells, fields: Fields) -> list[np.ndarray]:
+def weights_of(
+    simulation: Simulation, receivers: Mapping[str, Receivers], part: ReceiverCells, fields: Fields
+) -> list[np.ndarray]:
     """Return the weights of the cells around this process's receivers, laid out as in `ReceiverCells.own_weights`.
 
+    ``receivers`` are those of ``part``, by table of [probes].
     With a mask they are divided by their sum over fluid cells, as in `at`; fields are 0 in solid cells. All processes call
     this together. Raises InputError, on all of them, if a receiver lies among solid cells.
     """
@@ -195,7 +208,7 @@ def weights_of(simulation: Simulation, part: ReceiverCells, fields: Fields) -> l
     fluid = [values[0, place] for values, place in zip(found, part.places, strict=True)]
 
     def check() -> None:
-        for (name, each), own, found in zip(simulation.problem.receivers.items(), part.own, fluid, strict=True):
+        for (name, each), own, found in zip(receivers.items(), part.own, fluid, strict=True):
             lost = np.flatnonzero(np.abs(found) < LEAST_FLUID)
             if len(lost):
                 place = ", ".join(f"{x:g}" for x in each.places[own[lost[0]]])

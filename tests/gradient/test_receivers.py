@@ -1,0 +1,217 @@
+"""Objectives that sum over receivers and their samples: closed forms, Taylor remainders, data, and what is refused."""
+
+import tomllib
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+from gradients import objective, several_at_once, sweep_of, taylor_slopes
+
+import hpcstencil as hs
+from hpcstencil.config.provenance import to_toml
+from hpcstencil.config.reader import from_mapping
+from hpcstencil.problem.build import build
+
+EXAMPLE = Path(__file__).parents[2] / "inputs" / "gradients" / "layered_model.toml"
+PLACES = {"x": [0.25, 0.5, 0.52, 1.31], "y": [0.25, 0.4, 0.44, 1.05]}
+CELLS = (14, 11)
+
+
+def tables(objective, **others):
+    return {
+        "grid": {"shape": list(CELLS), "upper": [0.1 * n for n in CELLS]},
+        "equation": {"name": "custom", "D": 0.02, "A": 0.5, "rhs": {"u": "D*laplacian(u) - A*u*v", "v": "0.1*dx(u) - v**2"}},
+        "initial": {"u": "1 + 0.2*sin(5*x)", "v": "0.3*cos(4*y)"},
+        "boundary": {"x": {"neumann": 0.1}},
+        "numerics": {"precision": "float64"},
+        "time": {"end": 0.1, "dt": 0.01},
+        "probes": {"cable": {"field": "u", **PLACES, "every_steps": 2}},
+        "objective": objective,
+        "gradient": {"of": ["initial.u", "initial.v", "equation.D", "equation.A"]},
+        **others,
+    }  # fmt: skip
+
+
+def start_of(sweep):
+    return {name: np.array(sweep.forward.block(array)) for name, array in sweep.forward.initial_fields().items()}
+
+
+def result_of(given, states=3):
+    sweep = sweep_of(given)
+    return sweep(sweep.forward.initial_fields(), states)
+
+
+def test_the_derivatives_of_a_single_sample_are_the_weights_of_the_interpolation():
+    given = tables({"J": "3*sum(cable)"}, probes={"cable": {"field": "u", **PLACES, "every_steps": 100}})
+    sweep = sweep_of(given)
+    found = sweep(sweep.forward.initial_fields(), 3)
+    receivers, expected = sweep.forward.problem.receivers["cable"], np.zeros(CELLS)
+    np.add.at(expected, tuple(receivers.cells.reshape(-1, 2).T), 3 * receivers.weights.ravel())
+    assert np.allclose(found.arrays["initial.u"], expected, rtol=0, atol=1e-15) and expected.sum() == pytest.approx(12)
+    assert found.value == pytest.approx((expected * start_of(sweep)["u"]).sum(), rel=1e-14)
+    assert not np.asarray(found.arrays["initial.v"]).any() and set(found.numbers.values()) == {0.0}
+
+
+def test_the_response_at_the_receiver_to_a_source_is_that_at_the_source_to_the_receiver():
+    """Reciprocity: with a symmetric operator the gradient at every place is the field that begins as 1 at the receiver."""
+    place, cell = {"x": 0.45, "y": 0.75}, (4, 7)
+    given = tables(
+        {"J": "sum(where(t > 0.099, cable, 0))"},
+        equation={"name": "heat", "D": 0.1},
+        initial={"u": "x*y"},
+        boundary={"x": {"dirichlet": 0.0}, "y": {"neumann": 0.0}},
+        probes={"cable": {"field": "u", **place}},
+        gradient={"of": ["initial.u"]},
+    )
+    sweep = sweep_of(given)
+    u = np.zeros(CELLS)
+    u[cell] = 1.0
+    field = sweep.forward.block(sweep.taken(sweep.forward.put({"u": u}), 0, 10)["u"])
+    found = np.asarray(sweep(sweep.forward.initial_fields(), 3).arrays["initial.u"])
+    assert np.abs(found - field).max() < 1e-14 and np.abs(field[0, 0]) > 1e-8
+
+
+def test_receivers_give_what_at_gives_at_the_same_places():
+    points = [f"(at(u*v, {x}, {y}) - 0.2)**2" for x, y in zip(PLACES["x"], PLACES["y"], strict=True)]
+    given = tables({"J": {"sum": " + ".join(points), "every_steps": 3}}, probes={})
+    expected = result_of(given)
+    probes = {"cable": {"expression": "u*v", **PLACES, "every_steps": 3}}
+    for text in ("sum((cable - 0.2)**2)", "sum(cable**2)/2 - (0.4*sum(cable) - sum(0.04 + cable**2/2))"):
+        found = result_of(tables({"J": text}, probes=probes))
+        assert found.value == pytest.approx(expected.value, rel=1e-13)
+        assert found.numbers == pytest.approx(expected.numbers, rel=1e-11)
+        for name, array in expected.arrays.items():
+            assert np.allclose(found.arrays[name], array, rtol=0, atol=1e-13 * np.abs(array).max())
+
+
+def test_terms_beside_the_receivers_are_taken_at_the_end():
+    both, receivers, end = (
+        result_of(tables({"J": text}))
+        for text in ("sum(cable**2) + D*integral(u**2)", "sum(cable**2)", "D*integral(u**2)")
+    )
+    number = result_of(tables({"J": "sum(cable**2) + 3*D**2"}))
+    assert number.value == pytest.approx(receivers.value + 3 * 0.02**2, rel=1e-14)
+    assert number.numbers["equation.D"] == pytest.approx(receivers.numbers["equation.D"] + 0.12, rel=1e-12)
+    assert both.value == pytest.approx(receivers.value + end.value, rel=1e-14)
+    for name, number in both.numbers.items():
+        assert number == pytest.approx(receivers.numbers[name] + end.numbers[name], rel=1e-12)
+    assert np.allclose(both.arrays["initial.u"], receivers.arrays["initial.u"] + end.arrays["initial.u"], rtol=1e-12)
+
+
+CASES = {
+    "expression": {"probes": {"cable": {"expression": "u*v + dx(A*u)", **PLACES, "every_steps": 2}}},
+    "solid": {
+        "mask": {"solid": "(x - 0.7)**2 + (y - 0.5)**2 < 0.04"},
+        "boundary": {},
+        "probes": {"cable": {"field": "u", **PLACES, "every_steps": 3}},
+    },
+    "staggered": {
+        "equation": {"name": "shallow_water", "g": 1.0, "f": 0.2, "nu": 0.05},
+        "initial": {"h": "1 + 0.2*sin(4*x)", "u": "0.1*cos(5*y)", "v": "0.1*x"},
+        "boundary": {},
+        "probes": {"cable": {"field": "v", **PLACES, "every_steps": 2}},
+        "gradient": {"of": ["initial.h", "initial.u", "equation.g"]},
+    },
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_remainders_are_of_second_order(case, tmp_path):
+    observed = np.random.default_rng(2).standard_normal((4 if case == "solid" else 6, 4))
+    np.save(tmp_path / "observed.npy", observed)
+    data = {"observed": str(tmp_path / "observed.npy")}
+    sweep = sweep_of(tables({"J": "0.5*sum((cable - observed)**2*(1 + t) + cable**3)", "data": data}, **CASES[case]))
+    start = start_of(sweep)
+    slopes = taylor_slopes(sweep, start)
+    assert all(abs(slope - 2) < 0.05 for slope in slopes), slopes
+    value = sweep(sweep.forward.put(start), 2).value
+    assert objective(sweep, start, {}) == value  # as the run alone has it
+
+
+def test_native_code_reverses_several_steps_between_two_samples_with_the_same_bits():
+    given = tables({"J": "sum(cable**3) + mean(v)"}, numerics={"integrator": "euler"})
+    given["probes"]["cable"]["every_steps"] = 3
+    sweep = sweep_of(given, kernel="native")
+    start = start_of(sweep)
+    expected = sweep(sweep.forward.put(start), 11)
+    several = several_at_once(sweep, 2)
+    assert [group.count for group in several.groups] == [2, 1, 2, 1, 2, 1, 1]
+    found = several(several.forward.put(start), 2)
+    assert (found.value, found.numbers) == (expected.value, expected.numbers)
+    for name, array in expected.arrays.items():
+        assert np.asarray(found.arrays[name]).tobytes() == np.asarray(array).tobytes()
+
+
+def test_the_recorded_input_has_the_objective():
+    for given, every in (({"J": {"sum": "integral(u**2)", "every_steps": 4}}, 4), ({"J": "0.5*sum(cable**2)"}, 2)):
+        config = from_mapping(tables(given), Path("."))
+        again = from_mapping(tomllib.loads(to_toml(config)), Path("/"))
+        assert again.objective == config.objective
+        assert build(again).adds_every == every
+
+
+def test_data_come_from_an_output_file_or_from_python(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    given = tables({}, gradient={})
+    with hs.Simulation(given) as sim:
+        sim.run(output="run.h5")
+    values = hs.probes("run.h5", "cable")["values"]
+    assert values.shape == (6, 4)
+    misfit = {"J": "0.5*sum((cable - observed)**2)"}
+    found = []
+    for observed in ("run.h5:probes/cable/values", values, values.values + 0.5):
+        with hs.Simulation(tables({**misfit, "data": {"observed": observed}})) as sim:
+            found.append(sim.value_and_gradient())
+    assert found[0][0] == found[1][0] == 0.0 and not found[0][1]["initial.u"].any()
+    assert found[2][0] == pytest.approx(0.5 * 0.25 * 24)
+    sim = hs.Simulation(tables({**misfit, "data": {"observed": values.values.T}}))
+    with pytest.raises(hs.InputError, match=r"objective.data.observed: expected 6 samples of the 4 receivers"):
+        sim.value_and_gradient()
+    sim.close()
+    values[2, 1] = np.nan
+    with pytest.raises(hs.InputError, match=r"objective.data.observed: expected finite numbers, but got nan"):
+        hs.Simulation(tables({**misfit, "data": {"observed": values}}))
+
+
+@pytest.mark.parametrize(("objective", "others", "message"), [
+    ({"J": "cable**2"}, {}, r"has the samples of probes.cable outside of sum\(\)"),
+    ({"J": "sum(cable) + cable"}, {}, r"has the samples of probes.cable outside of sum\(\)"),
+    ({"J": "sum(cable*u)"}, {}, r"expected samples of a table of \[probes\], data, t and numbers inside sum\(\)"),
+    ({"J": "sum(D*cable)"}, {}, r"expected samples of a table of \[probes\], data, t and numbers inside sum\(\)"),
+    ({"J": "sum(dx(cable))"}, {}, r"expected samples of a table of \[probes\], data, t and numbers inside sum\(\)"),
+    ({"J": "sum(t)"}, {}, r"expected samples of a table of \[probes\]"),
+    ({"J": "sqrt(sum(cable))"}, {}, r"uses sum\(\) in a function or quotient"),
+    ({"J": "D*sum(cable)"}, {}, r"multiplies sum\(\) by more than numbers"),
+    ({"J": "integral(u)*sum(cable)"}, {}, r"multiplies sum\(\) by more than numbers"),
+    ({"J": "sum(integral(u)*cable)"}, {}, r"expected samples of a table of \[probes\]"),
+    ({"J": "integral(u*cable)"}, {}, r"has the samples of probes.cable outside of sum\(\)"),
+    ({"J": "integral(u*sum(cable))"}, {}, r"uses sum\(\) in a function or quotient"),
+    ({"J": {"sum": "sum(cable)", "every_steps": 2}}, {}, r"J.every_steps: expected an expression alone"),
+    ({"J": "sum(u)"}, {"probes": {"u": {"field": "u", "x": 0.5, "y": 0.5}}}, "rename probes.u, which is a field too"),
+    ({"J": "sum(a - b)"}, {"probes": {name: {"field": "u", "x": 0.5, "y": 0.5} for name in "ab"}}, "several tables"),
+    ({"J": "sum(cable - d) + integral(u*d)", "data": {"d": "d.npy"}}, {}, r"d: used both inside and outside of sum\(\)"),
+    ({"J": "sum(cable)", "data": {"cable": "d.npy"}}, {}, r"'cable' is a table of \[probes\] already"),
+])  # fmt: skip
+def test_what_is_refused(objective, others, message):
+    with pytest.raises(hs.InputError, match=message):
+        build(from_mapping(tables(objective, **others), Path(".")))
+
+
+def test_a_step_against_the_gradient_of_the_example_lowers_the_misfit_as_predicted():
+    with h5py.File(EXAMPLE.with_suffix(".hdf5")) as file:
+        model, guess, observed = (file[name][:] for name in ("model", "guess", "observed"))
+
+    def misfit(c, **others):
+        with hs.Simulation.from_toml(EXAMPLE, **{"equation.c": c, "time.end": 0.4, **others}) as sim:
+            value, gradient = sim.value_and_gradient()
+            return value, gradient["equation.c"]
+
+    data = {"objective.data.observed": observed[:101]}
+    assert misfit(model, **data)[0] < 1e-9  # the data are those of the model
+    double = {**data, "numerics.precision": "float64"}
+    value, gradient = misfit(guess.astype("f8"), **double)
+    assert value > 1e-3
+    slope, h = (gradient**2).sum(), 0.01 * value / (gradient**2).sum()
+    left = [value - misfit(guess - size * gradient, **double)[0] - size * slope for size in (h, h / 2)]
+    assert abs(left[0]) < 0.1 * h * slope and left[0] / left[1] == pytest.approx(4, rel=0.05)
