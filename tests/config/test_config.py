@@ -74,9 +74,13 @@ NAMES = {  # that scripts outside the project rely on
 
 def test_every_field_of_the_settings_declares_its_key():
     declaring = {cls for cls in vars(settings).values() if is_dataclass(cls) and cls.__module__ == settings.__name__}
-    assert declaring == {*settings.TABLES.values(), settings.Config}
-    for table in settings.TABLES.values():
-        assert {*keys_of(table), *entries_of(table)} == {field.name for field in fields(table)}
+    assert declaring == {*settings.TABLES.values(), settings.Config, settings.SumConfig}
+    declared = {
+        table: {*keys_of(table), *entries_of(table)} for table in (*settings.TABLES.values(), settings.SumConfig)
+    }
+    declared[settings.ObjectiveConfig].add("every_steps")  # which `SumConfig` declares
+    for table, names in declared.items():
+        assert names == {field.name for field in fields(table)}
     assert set(settings.TOP) == {"title", "boundary", "ensemble", "probes", *settings.TABLES}
 
 

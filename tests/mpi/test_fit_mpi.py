@@ -12,11 +12,12 @@ from hpcstencil.fit.run import Duration, fitted
 from hpcstencil.gradient.compose import planned
 from hpcstencil.python.gradient import gathered_blocks
 from hpcstencil.runtime.communicator import OneProcess, connect, from_rank_0
+from hpcstencil.runtime.launcher import environment_size
 from hpcstencil.runtime.signals import Request
 from hpcstencil.runtime.walltime import Walltime
 from hpcstencil.simulation.event_loop import StopRequests
 
-pytestmark = [pytest.mark.mpi]
+pytestmark = [pytest.mark.mpi, *([] if environment_size() == 2 else [pytest.mark.long])]  # CI runs it on 2 processes
 
 GIVEN = {
     "grid": {"shape": [18, 15], "upper": [1.8, 1.5]},

@@ -93,7 +93,9 @@ def test_every_decomposition_gives_the_same_gradient(communicator, row, objectiv
             assert block.tobytes() == np.ascontiguousarray(whole[key][index]).tobytes(), (key, devices)
 
 
-@pytest.mark.parametrize("row", ROWS[1:], ids=["staggered", "volume"])
+@pytest.mark.parametrize("row", [
+    pytest.param(row, id=row[0], marks=() if row[3] == environment_size() else pytest.mark.long) for row in ROWS[1:]
+])  # fmt: skip
 def test_steps_that_are_reversed_together_give_the_same_gradient(communicator, row):
     given = tables(*row[:3])
     value, numbers, whole = from_rank_0(communicator, lambda: found(sweep_of(given, kernel="native"), 5))

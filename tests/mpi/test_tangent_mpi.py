@@ -8,6 +8,7 @@ from test_fit_mpi import GIVEN
 from hpcstencil.numerics.schedule import Clock
 from hpcstencil.python.tangent import TangentLinear
 from hpcstencil.runtime.communicator import OneProcess, connect, from_rank_0
+from hpcstencil.runtime.launcher import environment_size
 from hpcstencil.simulation.state import State
 
 pytestmark = [pytest.mark.mpi]
@@ -32,7 +33,9 @@ def found(communicator, devices=1):
     ]
 
 
-@pytest.mark.parametrize("devices", [1, pytest.param(2, marks=pytest.mark.long)])
+@pytest.mark.parametrize("devices", [
+    pytest.param(1, marks=() if environment_size() == 3 else pytest.mark.long), pytest.param(2, marks=pytest.mark.long)
+])  # fmt: skip
 def test_every_decomposition_gives_the_same_derivatives(communicator, devices):
     expected = from_rank_0(communicator, lambda: found(OneProcess()))
     assert set(expected[0]) == {"u", "v", "misfit"} and set(expected[1]) == set(DIRECTION)
