@@ -72,6 +72,7 @@ def test_the_response_at_the_receiver_to_a_source_is_that_at_the_source_to_the_r
     assert np.abs(found - field).max() < 1e-14 and np.abs(field[0, 0]) > 1e-8
 
 
+@pytest.mark.long
 def test_receivers_give_what_at_gives_at_the_same_places():
     points = [f"(at(u*v, {x}, {y}) - 0.2)**2" for x, y in zip(PLACES["x"], PLACES["y"], strict=True)]
     given = tables({"J": {"sum": " + ".join(points), "every_steps": 3}}, probes={})

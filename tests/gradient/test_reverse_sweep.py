@@ -89,7 +89,7 @@ def test_the_gradient_is_that_of_jax(integrator):
 @pytest.mark.parametrize(
     "integrator",
     [
-        pytest.param(name, marks=() if name in ("euler", "ssprk2", "leapfrog") else pytest.mark.long)
+        pytest.param(name, marks=() if name in ("euler", "leapfrog") else pytest.mark.long)
         for name in INTEGRATORS
         if name not in ("ab2", "dopri5")
     ],

@@ -23,7 +23,7 @@ OWN = {
     "nonlinear_diffusion": {"equation": {"m": 1.5}},
 }
 NOT_NUMBERS = ("ys", "zs", "vy", "vz", "demo_friction")  # in one dimension; and a switch
-IN_CI = ("gray_scott", "euler", "shallow_water")
+IN_CI = ("gray_scott", "shallow_water")
 
 
 def tables(name, boundary):
