@@ -64,6 +64,7 @@ def of_receivers(name, precision, integrator):
     """The input of `tables` with a misfit at receivers as objective, and a term at the end."""
     given = tables(name, precision, integrator)
     (text,) = given["objective"].values()
+    text = text["sum"] if isinstance(text, dict) else text
     objective = {"J": f"0.5*sum((receivers - 0.3)**2*(1 + 1e3*t) - sin(receivers)) + 0.01*({text})"}
     return {**given, "probes": {"receivers": {**RECEIVERS[name], "every_steps": 2}}, "objective": objective}
 
