@@ -36,7 +36,9 @@ def test_sums_that_only_shifts_read_are_not_stored(tree, stored):
     assert all_stored({"u": tree}, {U: 0}) == stored
 
 
-@pytest.mark.parametrize("shape, at_once", [((40, 30), [2, 2, 1, 2]), ((20, 20, 20), [1, 1, 1, 1])])
+@pytest.mark.parametrize("shape, at_once", [
+    ((40, 30), [2, 2, 1, 2]), pytest.param((20, 20, 20), [1, 1, 1, 1], marks=pytest.mark.long)
+])  # fmt: skip
 def test_a_gas_stores_its_primitive_variables_slopes_and_fluxes(shape, at_once):
     """In each of two stages: velocity and pressure, then the slope and the flux of each field along each axis."""
     step = step_of(problem_of(grid={"shape": shape}, equation={"name": "euler"}, numerics={"integrator": "ssprk2"}))

@@ -217,7 +217,7 @@ def test_a_lost_rank_ends_all_with_one_report(within, victim, number):
     )
 
 
-@pytest.mark.parametrize("victim", [ROOT, INNER, LEAF])
+@pytest.mark.parametrize("victim", [ROOT, pytest.param(INNER, marks=pytest.mark.long), LEAF])
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_lost_monitor_is_noticed_above_and_below(within, victim, number):
     """As that of a host that is lost (SIGKILL: the host says so; SIGSTOP: it is silent)."""
