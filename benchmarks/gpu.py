@@ -1,11 +1,12 @@
 """Measure kernels on one GPU: T_eff relative to the copy bandwidth, for `pallas`, `shift`, `conv`, and hand-written CUDA.
 
-  .venv/bin/python benchmarks/gpu.py [--strips] [--tune] [--interpret]
+  .venv/bin/python benchmarks/gpu.py [--strips] [--problems] [--inputs] [--tune] [--interpret]
 
 The problems are 3-D heat on 512^3 and 2-D Gray-Scott on 8192^2 cells, with euler in float32 and float64. Each kernel's result
 is compared with that of `shift` before it is timed. The CUDA stencils need CuPy (`pip install cupy-cuda12x`). --strips times
 3-D heat on a block that exchanges strips with itself along some axes, as a block among others does with its neighbours, but
-without messages. --tune times other sizes of boxes. --interpret runs tiny problems on a CPU, only to test the script.
+without messages. --problems times other equations. --inputs compares the fields of the shipped inputs after a few steps by
+`pallas` and `shift`. --tune times other sizes of boxes. --interpret runs tiny problems on a CPU, only to test the script.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import xarray as xr
 
+import hpcstencil as hs
 from hpcstencil.backends.pallas import launch
 from hpcstencil.backends.pallas.cost_model import Links, Work, parts
 from hpcstencil.benchmark.report import result
@@ -33,6 +36,7 @@ from hpcstencil.runtime.devices import bind_devices, gpus, start_jax
 from hpcstencil.simulation.compose import compose
 from hpcstencil.simulation.prepared import Choice, Decomposed, prepared_with
 from hpcstencil.simulation.simulation import Simulation
+from hpcstencil.validation.errors import InputError
 
 STEPS_COMPARED = 5
 KERNELS = ("shift", "pallas", "conv")
@@ -43,13 +47,30 @@ BOXES = {
     2: ((16, 128), (8, 128), (4, 128), (4, 256), (2, 256), (8, 64)),
     3: ((4, 8, 64), (2, 8, 64), (4, 4, 64), (2, 4, 128), (1, 8, 128), (2, 2, 256)),
 }
+CPML = {"cpml": {"width": 4.0, "speed": 1.0}}
+SMALL_STEP = {"end": 1.0, "dt": 1e-4}
+PROBLEMS = {  # tables of the input, and the number of axes
+    "wave, order 4, leapfrog": (
+        {"equation": {"name": "wave"}, "time": SMALL_STEP, "numerics": {"order": 4, "integrator": "leapfrog"}}, 3),
+    "wave, order 8, leapfrog": (
+        {"equation": {"name": "wave"}, "time": SMALL_STEP, "numerics": {"order": 8, "integrator": "leapfrog"}}, 3),
+    "heat, rk4": ({**HEAT, "numerics": {"integrator": "rk4"}}, 3),
+    "Gray-Scott, rk4": ({**GRAY_SCOTT, "numerics": {"integrator": "rk4"}}, 2),
+    "Maxwell, CPML, leapfrog": (
+        {"equation": {"name": "maxwell"}, "time": SMALL_STEP, "boundary": dict.fromkeys("xyz", CPML),
+         "numerics": {"integrator": "leapfrog"}}, 3),
+    "acoustic, CPML, order 8": (
+        {"equation": {"name": "acoustic"}, "time": SMALL_STEP, "boundary": dict.fromkeys("xy", CPML),
+         "numerics": {"order": 8, "integrator": "leapfrog"}}, 2),
+    "Euler": ({"equation": {"name": "euler"}, "time": SMALL_STEP}, 2),
+}  # fmt: skip
 SOURCE = Path(__file__).with_name("gpu_stencils.cu")
 TWO_STEPS = {"TZ": 64, "TY": 16, "CHUNK": 128}
 
 
 def problem_of(tables: dict[str, Any], shape: tuple[int, ...], precision: str) -> Decomposed:
     """Build a problem for one device."""
-    numerics = {"integrator": "euler", "precision": precision}
+    numerics = {"integrator": "euler", "precision": precision, **tables.get("numerics", {})}
     problem = build(from_mapping({**tables, "grid": {"shape": list(shape)}, "numerics": numerics}, Path.cwd()))
     return Decomposed.of(problem, 1, 1)
 
@@ -67,20 +88,20 @@ def begun(simulation: Simulation) -> tuple[dict[str, Any], dict[str, Any]]:
     rng, names = np.random.default_rng(1), simulation.problem.fields
     shape, dtype = simulation.problem.config.grid.shape, simulation.dtype
     fields = {name: 0.5 + dtype.type(0.1) * rng.random(shape, dtype) for name in names}
-    after = simulation.advance(simulation.put(fields), steps_of(STEPS_COMPARED))
+    after = simulation.advance(simulation.put(fields), steps_of(simulation, STEPS_COMPARED))
     return after, simulation.get(after, names)
 
 
-def steps_of(count: int) -> StepRange:
-    """Return a range of steps of length 1."""
-    return StepRange(0.0, 0, 1.0, count)
+def steps_of(simulation: Simulation, count: int) -> StepRange:
+    """Return a range of steps of the input's size."""
+    return StepRange(0.0, 0, simulation.problem.config.time.dt, count)
 
 
 def microseconds(simulations: Sequence[Simulation], fields: Sequence[dict[str, Any]]) -> list[float]:
     """Time the simulations in turns, and return the best time of a step of each."""
 
     def stepping(simulation: Simulation) -> Callable[[Any, int], Any]:
-        return lambda u, rounds: simulation.advance(u, steps_of(STEPS_PER_ROUND * rounds))
+        return lambda u, rounds: simulation.advance(u, steps_of(simulation, STEPS_PER_ROUND * rounds))
 
     actions = [in_place(stepping(one), [u]) for one, u in zip(simulations, fields, strict=True)]
     return [1e6 * slowest(times) / STEPS_PER_ROUND for times in timings(actions, OneProcess())]
@@ -172,6 +193,33 @@ def predicted(n: int, axes: str, precision: str) -> float:
     return 1e6 * sum(parts(plan, Work.of(decomposed.problem, None), Links(0.0, float("inf"), collective=True)).values())
 
 
+def others(large: dict[int, int], device: Any) -> Iterator[str]:
+    """Time `shift` and `pallas` in turns for other equations, on cubes of ``large[3]`` or squares of ``large[2]`` cells."""
+    for name, (tables, axes) in PROBLEMS.items():
+        shape = (large[axes] // (2 if name.startswith("Maxwell") else 1),) * axes
+        decomposed = problem_of(tables, shape, "float32")
+        simulations = [simulation_of(decomposed, kernel, device) for kernel in KERNELS[:2]]
+        fields = [begun(simulation)[0] for simulation in simulations]
+        by_shift, by_pallas = microseconds(simulations, fields)
+        yield f"{name:<28}{'x'.join(map(str, shape)):<14}shift {by_shift:9.0f} us a step, pallas {by_pallas:9.0f}"
+
+
+def shipped(path: Path, steps: int = 20) -> str:
+    """Take steps of an input by `shift` and by `pallas`, and return whether all fields have the same bits."""
+
+    def after(kernel: str) -> xr.Dataset:
+        with hs.Simulation.from_toml(path, **{"numerics.kernel": kernel}) as simulation:
+            simulation.step(steps)
+            return simulation.state
+
+    try:
+        found, expected = after("pallas"), after("shift")
+    except InputError as refusal:
+        return f"{path.name:<28}{refusal}"
+    same = all(np.array_equal(found[name], expected[name]) for name in expected)
+    return f"{path.name:<28}{'same bits' if same else 'OTHER BITS'}"
+
+
 def tune(tables: dict[str, Any], shape: tuple[int, ...], precision: str, device: Any) -> Iterator[str]:
     """Time other sizes of boxes, with 8 and 4 cells per thread."""
     itemsize, axes = (4 if precision == "float32" else 8), len(shape)
@@ -189,6 +237,8 @@ def tune(tables: dict[str, Any], shape: tuple[int, ...], precision: str, device:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Kernels on one GPU against its copy bandwidth.")
     parser.add_argument("--strips", action="store_true", help="time the exchange of strips, without messages")
+    parser.add_argument("--problems", action="store_true", help="time other equations")
+    parser.add_argument("--inputs", action="store_true", help="compare the fields of the shipped inputs")
     parser.add_argument("--tune", action="store_true", help="time other sizes of tiles")
     parser.add_argument("--interpret", action="store_true", help="tiny problems on a processor, to try this script")
     options = parser.parse_args()
@@ -215,6 +265,12 @@ def main() -> None:
         large = [(n, axes, precision) for precision in ("float32", "float64") for axes in ("x", "y", "z", "xyz")]
         for case in (*large, (n * 3 // 16, "xyz", "float32"), (n // 8, "xyz", "float32")):
             print(strips(*case, device), flush=True)
+    if options.problems:
+        for row in others({2: m // 2, 3: n}, device):
+            print(row, flush=True)
+    if options.inputs:
+        for path in sorted(Path(__file__).parents[1].glob("inputs/*.toml")):
+            print(shipped(path), flush=True)
     if options.tune:
         for tables, shape, precision in cases:
             for row in tune(tables, shape, precision, device):

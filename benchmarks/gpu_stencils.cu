@@ -1,5 +1,6 @@
-// Stencils written by hand, which benchmarks/gpu.py times beside the generated kernels. Periodic grids of n cells per axis; `real` is
-// float or double. `heat_two_steps` needs TZ, TY (threads of a block) and CHUNK (planes that a block marches through).
+// Stencils written by hand, which benchmarks/gpu.py times beside the generated kernels. Periodic grids of n cells per
+// axis; `real` is float or double. `heat_two_steps` needs TZ, TY (threads of a block) and CHUNK (planes that a block
+// marches through).
 
 typedef long long index;
 
@@ -32,8 +33,9 @@ extern "C" __global__ void gray_scott(const real* u, const real* v, real* out_u,
 #ifdef CHUNK
 __device__ int wrapped(int i, int n) { return i < 0 ? i + n : i >= n ? i - n : i; }
 
-// Two steps in one pass through memory. A block marches along i. Each thread keeps three planes of u, and two of v, the values after
-// one step, at its (j, k) in registers; the neighbours in a plane come from shared memory. Blocks overlap by two cells on each side.
+// Two steps in one pass through memory. A block marches along i. Each thread keeps three planes of u, and two of v, the
+// values after one step, at its (j, k) in registers; the neighbours in a plane come from shared memory. Blocks overlap
+// by two cells on each side.
 extern "C" __global__ void __launch_bounds__(TZ * TY)
 heat_two_steps(const real* __restrict__ u, real* __restrict__ out, int n, real c) {
     __shared__ real shared_u[2][TY][TZ], shared_v[2][TY][TZ];
@@ -42,9 +44,9 @@ heat_two_steps(const real* __restrict__ u, real* __restrict__ out, int n, real c
     index plane = (index)n * n, at = (index)wrapped(j, n) * n + wrapped(k, n);
     bool has_v = x >= 1 && x < TZ - 1 && y >= 1 && y < TY - 1;
     bool stores = x >= 2 && x < TZ - 2 && y >= 2 && y < TY - 2 && j < n && k < n;
-    real below = u[wrapped(first - 2, n) * plane + at], here = u[wrapped(first - 1, n) * plane + at], above = u[first * plane + at];
-    real v_below = 0, v_here = 0;
-    for (int i = first - 1, b = 0; i <= first + CHUNK; ++i, b ^= 1) {  // here is u in plane i, v_here is v in plane i - 1
+    real below = u[wrapped(first - 2, n) * plane + at], here = u[wrapped(first - 1, n) * plane + at];
+    real above = u[first * plane + at], v_below = 0, v_here = 0;
+    for (int i = first - 1, b = 0; i <= first + CHUNK; ++i, b ^= 1) {  // here: u in plane i; v_here: v in plane i - 1
         real next = u[wrapped(i + 2, n) * plane + at];
         shared_u[b][y][x] = here;
         shared_v[b][y][x] = v_here;

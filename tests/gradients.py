@@ -11,7 +11,6 @@ from hpcstencil.adjoint.problem import adjoint_of
 from hpcstencil.adjoint.run_steps import steps_of
 from hpcstencil.gradient.compose import samples_of
 from hpcstencil.gradient.sweep import Sweep
-from hpcstencil.python.shared_programs import with_problem
 from hpcstencil.runtime.communicator import Communicator
 
 
@@ -38,7 +37,7 @@ def objective(sweep: Sweep, fields: Mapping[str, Any], numbers: Mapping[str, flo
     """The objective of a run from these blocks, with other numbers as parameters."""
     problem = sweep.forward.problem
     other = replace(problem, parameters={**problem.parameters, **numbers})
-    sweep = replace(sweep, forward=with_problem(sweep.forward, other))
+    sweep = replace(sweep, forward=sweep.forward.with_problem(other))
     return sweep.value(sweep.forward.put(dict(fields)))
 
 

@@ -50,9 +50,7 @@ ADJOINT, TRANSPOSED, GRADIENT, TANGENT = "adjoint.", "transposed.", "gradient.",
 SEED = "objective seed "  # and the number of a reduction: the derivative of the objective with respect to its terms
 END, START, PRODUCTS = "end", "start", "products"  # keys of `Problem.derived`
 RECORDED, SAMPLED = "recorded", "sampled"  # two more
-SAMPLES_SEED = (
-    "objective seed of samples"  # a field: the derivative of the objective with respect to what receivers record
-)
+SAMPLES_SEED = "objective seed of samples"  # the derivative of the objective with respect to what receivers record
 OBJECTIVE = "objective"
 
 

@@ -29,11 +29,8 @@ Vector = Mapping[str, Any]
 ARMIJO, CURVATURE = 1e-4, 0.9  # constants of the Wolfe conditions
 FIRST = 0.1  # largest change of an unknown in the first trial without a history, in units of its scale
 LONGER = 4.0  # factor by which a step is lengthened
-SHORTEST, HALF, BROKEN = (
-    0.1,
-    0.5,
-    0.25,
-)  # parts of a bracket: least and largest, and that after a value that is not finite
+SHORTEST, HALF = 0.1, 0.5  # least and largest part of a bracket
+BROKEN = 0.25  # the part after a value that is not finite
 LEFT = 1e-10  # least part of s·y that the free components of a pair must have
 MOST_TRIALS = 20  # evaluations along one direction
 MARGIN = 1e-3  # of components near a bound, in units of the scale, at the start; it shrinks with the gradient norm

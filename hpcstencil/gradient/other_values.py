@@ -53,4 +53,4 @@ class SweepFor:
 def _with(simulation: Simulation, numbers: Mapping[str, float], held: Mapping[str, Blocks]) -> Simulation:
     problem = simulation.problem
     problem = replace(problem, parameters={**problem.parameters, **numbers}, held={**problem.held, **held})
-    return replace(simulation, prepared=replace(simulation.prepared, problem=problem))
+    return simulation.with_problem(problem)

@@ -43,11 +43,9 @@ class TangentRun:
 
     def along(self, direction: Direction) -> TangentRun:
         """The same with the numbers of a direction. Compiled code is shared."""
-        numbers = {self.tangent.along(one): direction[one.key] for one in self.tangent.unknowns if one.kind == "number"}
         problem = self.simulation.problem
-        problem = replace(problem, parameters={**problem.parameters, **numbers})
-        prepared = replace(self.simulation.prepared, problem=problem)
-        return replace(self, simulation=replace(self.simulation, prepared=prepared))
+        problem = replace(problem, parameters={**problem.parameters, **self.numbers(direction)})
+        return replace(self, simulation=self.simulation.with_problem(problem))
 
     def start(self, fields: Fields, direction: Direction) -> Fields:
         """The fields of the tangent problem at t = 0, from those of the problem and a direction. Collective.
@@ -86,10 +84,11 @@ class TangentRun:
         Returns (the fields at its end, the derivative of the objective along the direction). The latter is 0 without one.
         """
         problem, terms, done = self.simulation.problem, list[float](), 0
-        for step in [*(added_at(problem, self.steps) if problem.objective else ()), self.steps.total]:
+        adding = added_at(problem, self.steps) if problem.objective else ()
+        for step in sorted({*adding, self.steps.total}):
             for steps in self.steps.between(done, step):
                 fields = jax.block_until_ready(self.simulation.advance(fields, steps))
-            if problem.objective and len(terms) < len(added_at(problem, self.steps)):
+            if step in adding:
                 terms.append(self._term(fields, step))
             done = step
         return fields, math.fsum(terms)

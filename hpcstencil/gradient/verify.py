@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import jax.numpy as jnp
 import numpy as np
 
 from hpcstencil.adjoint.plan import SweepPlan
@@ -110,8 +111,7 @@ def _remainders(sweep: Sweep, plan: SweepPlan) -> tuple[float, ...]:
 
     def objective(h: float) -> float:
         parameters = {**problem.parameters, **{name: problem.parameters[name] + h * d for name, d in numbers.items()}}
-        other = replace(forward.prepared, problem=replace(problem, parameters=parameters))
-        moved = replace(sweep, forward=replace(forward, prepared=other))
+        moved = replace(sweep, forward=forward.with_problem(replace(problem, parameters=parameters)))
         fields = moved.forward.initial_fields()
         fields |= {name: fields[name] + d.dtype.type(h) * d for name, d in arrays.items()}
         return moved.value(fields)
@@ -133,7 +133,7 @@ def _difference(sweep: Sweep) -> float:
     terms = problem.derived[PRODUCTS]
     expected = _sum(sweep, terms["tangent"], given)
     size = _sum(sweep, Pointwise("abs", (terms["tangent"],)), given)
-    zeros = {name: 0 * state[fields[0]] for name in problem.fields if name.startswith(GRADIENT)}
+    zeros = {name: jnp.zeros_like(state[fields[0]]) for name in problem.fields if name.startswith(GRADIENT)}
     rated = {name: array for name, array in {**given, **zeros}.items() if name in problem.fields}
     found = backward.steps.slopes()(rated, problem.parameters, 0.0)
     products = {TRANSPOSED + name: found[ADJOINT + name] for name in fields}

@@ -7,13 +7,12 @@ their initial states or in their output therefore share one program, which is co
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import jax
 import numpy as np
 
-from hpcstencil.problem.problem import Problem
 from hpcstencil.runtime.communicator import Communicator
 from hpcstencil.simulation.prepared import Decomposed
 from hpcstencil.simulation.simulation import Simulation
@@ -58,7 +57,7 @@ class SharedPrograms:
         found.users += 1
         self.programs.append(found)
         self._drop_unused()
-        return found, with_problem(found.simulation, decomposed.problem)
+        return found, found.simulation.with_problem(decomposed.problem)
 
     def give_back(self, program: Program) -> None:
         """Release a program that `take` returned. All processes call this together."""
@@ -103,14 +102,4 @@ def dependence(decomposed: Decomposed, devices: Sequence[jax.Device]) -> tuple[A
         len(problem.members),
         decomposed.topology,
         tuple(devices),
-    )
-
-
-def with_problem(simulation: Simulation, problem: Problem) -> Simulation:
-    """The same simulation with another ``problem``, which must be able to share its program."""
-    control = simulation.control
-    return replace(
-        simulation,
-        prepared=replace(simulation.prepared, problem=problem),
-        control=None if control is None else replace(control, problem=problem, schedule=problem.schedule()),
     )

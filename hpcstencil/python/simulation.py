@@ -28,7 +28,7 @@ from hpcstencil.problem.problem import Problem
 from hpcstencil.problem.warnings import warnings_of
 from hpcstencil.python.assignment import InitialValue, block_of, local_block
 from hpcstencil.python.callbacks import AtSteps, AtTimes
-from hpcstencil.python.shared_programs import PROGRAMS, with_problem
+from hpcstencil.python.shared_programs import PROGRAMS
 from hpcstencil.python.tables import Tables, refuse_differing
 from hpcstencil.python.this_process import THIS_PROCESS
 from hpcstencil.runtime import signals
@@ -145,7 +145,7 @@ class Simulation:
             for warning in warnings_of(begun):
                 warnings.warn(warning, stacklevel=3)
         try:
-            self._stepping = at_start(with_problem(simulation, begun), Source(), None, self._stopwatch)
+            self._stepping = at_start(simulation.with_problem(begun), Source(), None, self._stopwatch)
         except BaseException:
             PROGRAMS.give_back(program)
             raise
@@ -506,7 +506,7 @@ class Simulation:
         tree = initial_expression(problem, name, text, key)
         config = replace(problem.config, initial=initial)
         problem = replace(problem, config=config, initial={**problem.initial, name: tree})
-        self._take(with_problem(self._stepping.simulation, problem))
+        self._take(self._stepping.simulation.with_problem(problem))
 
     def _take(self, simulation: Composed) -> None:
         """Take the next steps with another composed simulation, which has the same program and fits the same state."""

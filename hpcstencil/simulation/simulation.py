@@ -8,7 +8,7 @@ ghost cells).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -90,6 +90,15 @@ class Simulation:
     def ranges(self) -> tuple[tuple[int, int], ...]:
         """The global index range (half-open) per axis of this process's block."""
         return self.device_grid.topology.block()
+
+    def with_problem(self, problem: Problem) -> Simulation:
+        """Return the same simulation with another ``problem``, which must be able to share its program."""
+        control = self.control
+        return replace(
+            self,
+            prepared=replace(self.prepared, problem=problem),
+            control=None if control is None else replace(control, problem=problem, schedule=problem.schedule()),
+        )
 
     def advance(self, fields: Fields, steps: StepRange) -> Fields:
         """Return the fields after ``steps``. Collective. The input fields are overwritten and must not be used again."""

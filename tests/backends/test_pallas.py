@@ -364,6 +364,11 @@ def test_the_benchmark_is_ready(monkeypatch, tmp_path):
     by_shift, by_pallas, by_conv = gpu.rows(gpu.GRAY_SCOTT, (6, 5), "float64", CPU, bandwidth=1e9)
     assert "of copy       0.0 roundings" in by_shift and "of copy" in by_pallas and "of copy" in by_conv
     assert gpu.strips(6, "x", "float64", CPU).endswith("same bits")
+    monkeypatch.setattr(gpu, "PROBLEMS", {"heat, rk4": gpu.PROBLEMS["heat, rk4"]})
+    assert [row.split()[:3] for row in gpu.others({2: 8, 3: 6}, CPU)] == [["heat,", "rk4", "6x6x6"]]
+    inputs = Path(__file__).parents[2] / "inputs"
+    assert gpu.shipped(inputs / "kuramoto_sivashinsky.toml", steps=1).endswith("same bits")
+    assert "expected a kernel that supports this run" in gpu.shipped(inputs / "brusselator.toml")
 
 
 @pytest.fixture

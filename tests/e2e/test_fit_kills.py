@@ -4,6 +4,7 @@ import os
 import random
 import signal
 import time
+from functools import partial
 
 import h5py
 import numpy as np
@@ -39,9 +40,13 @@ def test_killed_fits_continue(tmp_path, processes):
     (tmp_path / "input.toml").write_text(INPUT)
     hpcstencil(1, "fit", "input.toml", "-o", "whole.h5", folder=tmp_path)
     output, rng, before = tmp_path / "killed.h5", random.Random(processes), -1
+
+    def has_advanced(since):
+        return newest(output) >= since + 2
+
     for _ in range(3):
         run = started(processes, "fit", "input.toml", "-o", "killed.h5", "--resume", folder=tmp_path)
-        wait_until(lambda: newest(output) >= before + 2, run)  # noqa: B023
+        wait_until(partial(has_advanced, before), run)
         time.sleep(rng.uniform(0, 0.2))
         least = newest(output)
         os.kill(rng.choice(ranks(run)), signal.SIGKILL)

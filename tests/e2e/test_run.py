@@ -78,7 +78,7 @@ def test_a_file_written_on_three_processes_is_the_same_and_opens_everywhere(refe
 
 
 @pytest.mark.parametrize("processes, devices, more", [
-    pytest.param(4, 1, (), marks=pytest.mark.long),  # a run on thin blocks goes on so in test_kernel_of_a_run.py
+    pytest.param(4, 1, (), marks=pytest.mark.long),  # test_kernel_of_a_run.py continues a run on thin blocks in this way
     (2, 2, ("--set", "output.method=serial")),
 ])  # fmt: skip
 def test_resume_on_another_decomposition_continues_bitwise(reference, begun, folder, processes, devices, more):

@@ -99,7 +99,11 @@ def test_the_scale_is_a_change_of_units():
     """f(1000 z) with scale 1000 takes the steps of f(z)."""
     function, _, _ = quadratic(3)
     first = Problem(function, np.full(30, 0.5)).found(30)
-    far = lambda x: (function(x / 1024)[0], function(x / 1024)[1] / 1024)  # noqa: E731
+
+    def far(x):
+        value, gradient = function(x / 1024)
+        return value, gradient / 1024
+
     other = Problem(far, np.full(30, 512.0), scale=1024.0).found(30)
     assert [row.objective for row in other.rows] == [row.objective for row in first.rows]
     assert np.array_equal(other.point.unknowns["x"], 1024 * first.point.unknowns["x"])

@@ -172,14 +172,14 @@ class LoweredToNative:
                 return attempt_in_a_call(code, device_grid, widths, array.norm)
             return attempt_by_sections(code, device_grid, array.error_sums(), array.norm)
 
-        if problem.config.time.tolerance is not None:
+        adaptive = problem.config.time.tolerance is not None  # whose steps use the other memory themselves
+        if adaptive:
             advance = by_attempts(attempt())
         elif plan.every:
             advance = in_calls(code, device_grid, plan.every, widths, alone)
         else:
             advance = by_sections(code, device_grid)
         one_at_a_time = not members and not device_grid.devices.several
-        adaptive = problem.config.time.tolerance is not None  # whose steps use the other memory themselves
         one_call = (alone or adaptive) and not device_grid.devices.several
 
         def reductions(needs: Needs, trees: Sequence[Node]) -> Reductions:

@@ -22,9 +22,7 @@ from hpcstencil.symbolic.stencil_reach import Discretization
 # Figures of an H100, measured, published or estimated: docs/scaling.md says which. A run on GPUs measures the time of a cell.
 MEMORY = 2.8e12  # bytes/s read plus written by the kernels
 KERNEL = 1.2e-6  # seconds that a launch adds to the time of its cells
-ROUND = (
-    1.7e-5  # seconds from one round of the loop over steps to the next, in which the host learns whether there is one
-)
+ROUND = 1.7e-5  # seconds between two rounds of the loop over steps, in which the host learns whether another follows
 SYNCHRONIZE = 7e-6  # seconds until the host knows that the GPU is done
 COLLECTIVE = 2e-5  # latency of a collective permute, in seconds
 MPI = 3e-6  # latency of an MPI message between GPUs, in seconds

@@ -62,8 +62,8 @@ static void prepare_memory(const Call& call, long threads, CallMemory* memory) {
 // Returns whether any call has stored a NaN or infinite value since the last call of this function.
 extern "C" int64_t stored_not_finite() { return __atomic_exchange_n(&not_finite, 0, __ATOMIC_RELAXED); }
 
-// Asks the system for large pages where results that are not stored over the fields lie. If that memory is new, it comes
-// much faster in large pages, and if it is not, nothing changes.
+// Asks the system for large pages where results that are not stored over the fields lie. New memory comes much faster
+// in large pages; for other memory nothing changes.
 static void ask_for_large_pages(const Call& call) {
 #ifdef MADV_HUGEPAGE
     size_t bytes = cells_of(call) * sizeof(real), page = 4096;

@@ -5,8 +5,8 @@
 
 #include "integer_sums.hpp"
 
-// What is known of a field's cells. The sum is Σ_j part[j] 2^(exponent - (j + 1) bits), in which every value is rounded
-// to a multiple of the last unit, as in xla/reductions.py.
+// The sum and the extrema of a field's cells. The sum is Σ_j part[j] 2^(exponent - (j + 1) bits), in which every value
+// is rounded to a multiple of the last unit, as in xla/reductions.py.
 struct FieldSum {
     int64_t wanted, exponent, bits;
     double high, low;       // the largest value, and the largest negative of a value
