@@ -385,7 +385,8 @@ def shipped(tmp_path_factory):
     ends = [tomllib.loads(path.read_text())["time"]["end"] / 100 for path in SHIPPED]
     arguments = [str(part) for pair in zip(SHIPPED, ends, strict=True) for part in pair]
     command = [sys.executable, "-c", ONE_AFTER_THE_OTHER, *arguments]
-    subprocess.run(command, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=840)
+    done = subprocess.run(command, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=840)
+    assert done.returncode == 0, done.stderr[-2000:]
     return folder
 
 

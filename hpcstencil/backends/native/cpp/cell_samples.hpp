@@ -13,7 +13,7 @@ struct CellSamples {
     int64_t every, origin, first, records, size;
     int64_t width;                // of most runs: 1 to 8
     int64_t dense;                // whether storing a field after every step is faster than computing the samples again
-    const int64_t* const* begin;  // of each field: where each row's runs begin, plane by plane; null without cells
+    const int64_t* const* begin;  // of the first GIVEN fields: where each row's runs begin, plane by plane; or null
     const Run* run;
     real* values;
 
@@ -51,7 +51,7 @@ static inline bool stores(const Pass& pass, int array) {
 // Later calls record there, or nowhere. Steps are not joined if that would leave many samples to compute again.
 extern "C" void set_cell_samples(CellSamples* samples) {
     cell_samples = samples, joins_steps = JOINS_STEPS;
-    for (int f = 0; f < FIELDS && JOINS_STEPS && samples && samples->dense; f++)
+    for (int f = 0; f < GIVEN && JOINS_STEPS && samples && samples->dense; f++)
         if (samples->begin[f] && !stores(passes[PASSES], ends[f])) joins_steps = false;
 }
 // Later calls do not record there any more.
@@ -66,12 +66,12 @@ struct Records {
     };
     real* after[2] = {nullptr, nullptr};
     int entries = 0;
-    Entry entry[2 * FIELDS];
+    Entry entry[2 * GIVEN];
 
     void find(long step, const Pass& pass) {
         for (long n = 0; n < 2 && cell_samples; n++) after[n] = cell_samples->record(step + n + 1);
         for (int o = 0; o < pass.outputs; o++)
-            for (int f = 0; f < FIELDS; f++) {
+            for (int f = 0; f < GIVEN; f++) {
                 int later = pass.output[o] >= ARRAYS;
                 if (after[later] && ends[f] == pass.output[o] - later * ARRAYS && cell_samples->begin[f])
                     entry[entries++] = {o, f, later};
@@ -100,7 +100,7 @@ static inline void record_cells(const Records& records, const Call& call, const 
 // computes them again, only in the vectors with samples.
 struct Unstored {
     real* to = nullptr;  // the record
-    int fields = 0, field[FIELDS];
+    int fields = 0, field[GIVEN];
 
     static const Pass& pass() { return passes[PASSES - 1]; }
     static int array(const Plane& plane) { return pass().input[plane.input].array; }
@@ -108,7 +108,7 @@ struct Unstored {
     // For a level that makes these ``records`` with the pass of this number.
     void find(int number, const Records& records) {
         to = records.after[0];
-        for (int f = 0; f < FIELDS && to && JOINS_STEPS && number == PASSES; f++)
+        for (int f = 0; f < GIVEN && to && JOINS_STEPS && number == PASSES; f++)
             if (cell_samples->begin[f] && stores(pass(), ends[f]) && !stores(passes[number], ends[f]))
                 field[fields++] = f;
     }

@@ -15,10 +15,11 @@ struct FieldSum {
     const void* at;         // the array of these values
 };
 
-// The sums of the results of the last call, for each field. ``stored`` says whether the call has filled them.
+// The sums of the results of the last call, for each field but not for error estimates. ``stored`` says whether the call
+// has filled them.
 struct FieldSums {
     int64_t stored;
-    FieldSum field[FIELDS];
+    FieldSum field[GIVEN];
 };
 
 static FieldSums* field_sums = nullptr;
@@ -155,24 +156,25 @@ struct CellSums {
 // The sums that a call takes of its results; none if ``sums`` is null.
 struct ResultSums {
     FieldSums* sums = nullptr;
-    CellSums cells[FIELDS];
+    CellSums cells[GIVEN];
 
     void begin(FieldSums* wanted) {
         sums = wanted;
-        for (int f = 0; f < FIELDS && sums; f++) cells[f].begin(sums->field[f]);
+        for (int f = 0; f < GIVEN && sums; f++) cells[f].begin(sums->field[f]);
     }
+    bool wants(int f) const { return sums && f < GIVEN && sums->field[f].wanted; }
     // Stores n results of field f, and adds them to its sum if that is wanted.
     void store(int f, real* to, const real* from, long n, bool non_temporal) {
-        if (!sums || !sums->field[f].wanted) return store_result(to, from, n, non_temporal);
+        if (!wants(f)) return store_result(to, from, n, non_temporal);
         copy_out(to, from, n, non_temporal);
         cells[f].add_row(from, n);
     }
     // Adds n results of field f, which are stored already, to its sum if that is wanted.
     void add(int f, const real* from, long n) {
-        if (sums && sums->field[f].wanted) cells[f].add_row(from, n);
+        if (wants(f)) cells[f].add_row(from, n);
     }
     void end() {
-        for (int f = 0; f < FIELDS && sums; f++)
+        for (int f = 0; f < GIVEN && sums; f++)
             if (sums->field[f].wanted) cells[f].add_to(sums->field[f]);
     }
 };
@@ -187,7 +189,7 @@ static FieldSums* field_sums_of(const Call& call) {
     FieldSums* sums = field_sums;
     bool wanted = false;
     if (sums) sums->stored = 0;
-    for (int f = 0; f < FIELDS && sums && !call.section; f++) {
+    for (int f = 0; f < GIVEN && sums && !call.section; f++) {
         clear(sums->field[f], call.results[f]);
         wanted = wanted || sums->field[f].wanted;
     }
