@@ -363,8 +363,10 @@ def test_help_and_check_answer_at_once(folder):
 ONE_AFTER_THE_OTHER = """
 import sys, traceback
 from pathlib import Path
+from hpcstencil.backends.native import compiler
 from hpcstencil.cli import cli, prepare
 
+compiler.FLAGS = tuple("-O1" if flag == "-O2" else flag for flag in compiler.FLAGS)  # compiles in two thirds of the time
 bound = prepare.bind_devices(1)
 prepare.bind_devices = lambda wanted: bound  # jax is imported once
 for path, end in zip(sys.argv[1::2], sys.argv[2::2]):
@@ -385,7 +387,8 @@ def shipped(tmp_path_factory):
     ends = [tomllib.loads(path.read_text())["time"]["end"] / 100 for path in SHIPPED]
     arguments = [str(part) for pair in zip(SHIPPED, ends, strict=True) for part in pair]
     command = [sys.executable, "-c", ONE_AFTER_THE_OTHER, *arguments]
-    done = subprocess.run(command, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=840)
+    environment = {**ENVIRONMENT, "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=840)
     assert done.returncode == 0, done.stderr[-2000:]
     return folder
 

@@ -15,8 +15,8 @@ struct FieldSum {
     const void* at;         // the array of these values
 };
 
-// The sums of the results of the last call, for each field but not for error estimates. ``stored`` says whether the call
-// has filled them.
+// The sums of the results of the last call, for each field but not for error estimates. ``stored`` says whether the
+// call has filled them.
 struct FieldSums {
     int64_t stored;
     FieldSum field[GIVEN];
