@@ -18,6 +18,7 @@ from hpcstencil.fit.lbfgs import State, Vector, begun, iterated
 from hpcstencil.fit.smoothing import smoothings_of
 from hpcstencil.fit.space import Vectors
 from hpcstencil.fit.unknowns import Evaluation, box_of, start_of
+from hpcstencil.gradient.origin import digests_of
 from hpcstencil.gradient.other_values import SweepFor
 from hpcstencil.gradient.sweep import Sweep
 from hpcstencil.runtime.communicator import T
@@ -69,7 +70,7 @@ def fitted(
     precision = float(np.finfo(forward.dtype).eps)
     space = Vectors(communicator, config.grid.cells, precision, smoothings_of(forward, lengths, compose))
     evaluation = Evaluation(SweepFor(sweep), box, plan.states)
-    digests = checkpoints.digests_of(forward)
+    digests = digests_of(forward)
     since, done = time.monotonic(), 0
 
     def evaluated(at: Callable[[Vector], T]) -> Callable[[Vector], T]:

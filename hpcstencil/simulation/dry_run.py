@@ -104,8 +104,10 @@ def _gradient(problem: Problem, topology: Topology, kernel: str) -> list[str]:
     problem.observed({})  # refuses data that do not fit
     plan = plan_of(adjoint, topology, steps_at_once(adjoint, topology, kernel), steps_of(problem))
     stored = f"{plan.states} stored states of {human(plan.bytes_per_state)}" if plan.states else "no stored states"
-    memory = f"{stored}, about {human(plan.bytes)} in all per process"
+    memory = f"{stored}{' on disk' * plan.on_disk}, about {human(plan.bytes)} in all per process"
     lines = [f"gradient              {memory}, {plan.taken} steps taken to reverse {plan.steps}"]
+    if plan.bytes_on_disk:
+        lines.append(f"states on disk        {human(plan.bytes_on_disk)} in all{_room(Path.cwd(), plan.bytes_on_disk)}")
     if problem.config.fit is not None:
         words, size = plan_of_fit(problem, adjoint.unknowns, problem.config.fit, topology)
         held = f"; its vectors take {human(size)} per process" if size else ""
@@ -214,9 +216,14 @@ def _output(problem: Problem, itemsize: int) -> str:
     if count is None:
         return f"{human(size)} a snapshot{packed}"
     folder = next((there for there in Path(output.path).absolute().parents if there.is_dir()), Path("/"))
-    free = shutil.disk_usage(folder).free
-    room = f"; {human(free)} are free in {folder}" if not packed and count * size > free else ""
+    room = "" if packed else _room(folder, count * size)
     return f"{count} snapshots of {human(size)}, {human(count * size)} in all{packed}{room}"
+
+
+def _room(folder: Path, size: int) -> str:
+    """Return a remark if the file system of a folder has no room for ``size`` bytes; else ""."""
+    free = shutil.disk_usage(folder).free
+    return f"; {human(free)} are free in {folder}" if size > free else ""
 
 
 def _streams(problem: Problem, itemsize: int) -> list[str]:
