@@ -124,9 +124,9 @@ def refuse_other(
     try:
         read_seal(path)
         attributes = inspect(path).attributes
-    except InputError as error:
+    except InputError:
         raise InputError(
-            f"{path}: expected a {what}, but {str(error).removeprefix(f'{path}: ')}; begin again with --overwrite"
+            f"{path}: expected a {what}, but it is damaged or something else; remove it, or begin again with --overwrite"
         ) from None
     _refuse_kind(path, attributes, what)
     refuse_changed(path, attributes, config, digests, free)

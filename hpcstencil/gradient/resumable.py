@@ -71,9 +71,12 @@ class Resumable(Course):
         self.output, self.asked, self.communicator = output, problem.config.checkpoint, communicator
         cells = problem.copies * math.prod(simulation.plan.topology.capacity())
         self.pace = Pace(simulation.steps.first_cells // cells, communicator, Stopwatch())
-        self.writing, self.longest = seconds_to_checkpoint(problem), 0.0  # durations of a checkpoint, and of a call
+        self.writing, self.calling = (
+            seconds_to_checkpoint(problem),
+            0.0,
+        )  # durations of a checkpoint, and of the last call
         walltime = Walltime(self.asked.walltime, communicator, started)
-        self.stops = StopRequests(request, walltime, lambda: self.writing + self.longest, communicator)
+        self.stops = StopRequests(request, walltime, lambda: self.writing + self.calling, communicator)
         self.last, self.taken, self.saved = time.monotonic(), 0, -1
         self.digests = origin.digests_of(simulation)
         self.sweep: Sweep | None = None
@@ -128,9 +131,8 @@ class Resumable(Course):
     def call(self, steps: int) -> Iterator[None]:
         start = time.monotonic()
         yield
-        elapsed = time.monotonic() - start
-        self.longest = max(self.longest, elapsed)
-        self.pace.took(steps, elapsed)
+        self.calling = time.monotonic() - start
+        self.pace.took(steps, self.calling)
         self._tell_watch(steps)
 
     def _tell_watch(self, steps: int) -> None:

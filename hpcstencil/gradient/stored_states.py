@@ -12,6 +12,7 @@ from typing import Protocol
 
 from hpcstencil.checkpoint.checkpoint import read_checkpoint, write_checkpoint
 from hpcstencil.checkpoint.paths import checkpoint_path, list_checkpoints, remove_locks, remove_stale, step_of
+from hpcstencil.checkpoint.seal import Damaged
 from hpcstencil.distributed.halo import Fields
 from hpcstencil.runtime.communicator import agree, from_rank_0
 from hpcstencil.runtime.filesystem import file_errors
@@ -22,6 +23,16 @@ from hpcstencil.validation.errors import EnvironmentProblem, InputError
 
 ALL = 2**31  # more than the files of any sweep
 WHAT = "stored state of a gradient"
+
+
+class Room(Protocol):
+    """Memory of fields that nobody needs any more."""
+
+    def add(self, fields: Fields) -> None:
+        """Add fields that nobody needs any more."""
+
+    def copied(self, fields: Fields) -> Fields:
+        """Return copies of the fields in this memory, if there is any."""
 
 
 class States(Protocol):
@@ -78,18 +89,21 @@ class OnDisk:
     file system fails, and InputError if a file is damaged when it is read.
     """
 
+    room: Room  # since the sweep has begun
+
     def __init__(self, output: Path, simulation: Simulation, attributes: Mapping[str, str]) -> None:
         self.output, self.simulation, self.attributes = beside(output), simulation, attributes
         self.held: dict[int, Fields] = {}
         self.times: dict[int, float] = {}
         self.written: set[int] = set()
 
-    def begun(self, first: Fields) -> OnDisk:
+    def begun(self, first: Fields, room: Room) -> OnDisk:
         """Return these states for a sweep that begins with ``first`` as state 0. Collective.
 
+        States that are read take the memory in ``room``, and those that are written leave theirs there.
         Raises InputError, on all processes, if a file has the name of a state that is not one of this sweep.
         """
-        self.held = {0: first}
+        self.held, self.room = {0: first}, room
 
         def refuse() -> None:
             for path in list_checkpoints(self.output):
@@ -139,7 +153,7 @@ class OnDisk:
     def kept(self, step: int) -> Fields:
         for other in [other for other in self.held if other not in (0, step)]:
             self._write(other)
-            del self.held[other]
+            self.room.add(self.held.pop(other))
         if step not in self.held:
             self.held[step] = self._read(step)
         return self.held[step]
@@ -192,11 +206,14 @@ class OnDisk:
 
     def _read(self, step: int) -> Fields:
         simulation = self.simulation
-        names = list(self.held[0])
-        blocks, _, _ = read_checkpoint(
-            checkpoint_path(self.output, step), simulation.ranges, simulation.communicator, names
-        )
-        return simulation.put({name: from_checkpoint(simulation, blocks[name]) for name in names})
+        names, path = list(self.held[0]), checkpoint_path(self.output, step)
+        try:
+            blocks, _, _ = read_checkpoint(path, simulation.ranges, simulation.communicator, names)
+        except Damaged:
+            raise InputError(
+                f"{path}: expected a {WHAT} as it was written, but it is damaged; remove it, and continue with --resume"
+            ) from None
+        return self.room.copied(simulation.put({name: from_checkpoint(simulation, blocks[name]) for name in names}))
 
 
 def beside(output: Path) -> Path:

@@ -21,13 +21,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from hpcstencil.adjoint.checkpointing import Advance, Reverse, actions
-from hpcstencil.adjoint.plan import MOVING, groups_of
+from hpcstencil.adjoint.plan import groups_of
 from hpcstencil.adjoint.problem import END, OBJECTIVE, SAMPLED, SAMPLES_SEED, SEED, START, Adjoint
 from hpcstencil.adjoint.run_steps import RunSteps, added_at
 from hpcstencil.backends.backend import Reductions
 from hpcstencil.distributed.device_grid import Body
 from hpcstencil.distributed.halo import Fields
-from hpcstencil.gradient.course import ALONE, EVERY, Course, Reached
+from hpcstencil.gradient.course import ALONE, Course, Reached
 from hpcstencil.gradient.samples import Samples
 from hpcstencil.gradient.stored_states import InMemory, OnDisk, States
 from hpcstencil.numerics.schedule import StepRange
@@ -141,9 +141,10 @@ class Sweep:
         NumericsError, on all processes, if the objective or its gradient is not finite; StoppedEarly if the course does.
         """
         first = {name: fields[name] for name in self.changing}
-        stored = InMemory(first) if self.stored is None else self.stored.begun(first)
+        free = Spare(self.copied, self.forward.device_grid.devices.several)
+        stored = InMemory(first) if self.stored is None else self.stored.begun(first, free)
         try:
-            result = self.swept(fields, stored, states, course)
+            result = self.swept(fields, stored, states, course, free)
         except HpcstencilError as error:
             if isinstance(error, NumericsError) or (course is ALONE and error.shared):
                 stored.clear()
@@ -151,10 +152,9 @@ class Sweep:
         stored.clear()
         return result
 
-    def swept(self, fields: Fields, stored: States, states: int, course: Course) -> Result:
+    def swept(self, fields: Fields, stored: States, states: int, course: Course, free: Spare) -> Result:
         """Return the result of a sweep with these ``stored`` states, as `__call__`."""
         constant = self.copied({name: array for name, array in fields.items() if name not in self.changing})
-        free = Spare(self.copied, self.forward.device_grid.devices.several, MOVING if self.stored else EVERY)
         at = course.reached or Reached(self.steps)
         numbers, cotangents = list(at.parts), dict(at.cotangents)
         groups = self.groups_to(at.step, stored.steps)
@@ -368,15 +368,13 @@ def _copied_into(room: Fields, fields: Fields) -> Fields:
 class Spare:
     """Fields that nobody needs any more, whose memory others take. New memory is slow, since it comes page by page."""
 
-    def __init__(self, copied: Body, several: bool, most: int) -> None:
-        self.copies, self.several, self.most = copied, several, most
+    def __init__(self, copied: Body, several: bool) -> None:
+        self.copies, self.several = copied, several
         self.held: dict[tuple[str, ...], list[Fields]] = {}
 
     def add(self, fields: Fields) -> None:
-        """Add fields that nobody needs any more, unless there are ``most`` of their names."""
-        held = self.held.setdefault(tuple(sorted(fields)), [])
-        if len(held) < self.most:
-            held.append(fields)
+        """Add fields that nobody needs any more."""
+        self.held.setdefault(tuple(sorted(fields)), []).append(fields)
 
     def taken(self, like: Fields) -> Fields:
         """Remove and return fields with the names of others; empty if there are none."""
