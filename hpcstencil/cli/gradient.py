@@ -34,8 +34,9 @@ def gradient(
 
     The run is taken forwards and then in reverse, and a file with the result is written.
     """
+    from hpcstencil.adjoint.members import differing, single_runs
     from hpcstencil.adjoint.problem import adjoint_of
-    from hpcstencil.cli.prepare import decomposed_of, devices_of, problem_of, processes
+    from hpcstencil.cli.prepare import decomposed_of, devices_of, listed, problem_of, processes
     from hpcstencil.config.paths import check_output_path
     from hpcstencil.runtime.communicator import agree, from_rank_0
     from hpcstencil.runtime.devices import start_jax
@@ -47,7 +48,8 @@ def gradient(
         if verify:
             overrides = (*overrides, 'numerics.precision="float64"')
         config, problem = problem_of(input_file, overrides, communicator)
-        adjoint = agree(communicator, lambda: adjoint_of(problem, problem.initial, verified=verify))
+        first = single_runs(problem)[0]
+        adjoint = agree(communicator, lambda: adjoint_of(first, first.initial, verified=verify))
 
         def check() -> None:
             check_output_path(config, input_file, path, "--output")
@@ -57,29 +59,37 @@ def gradient(
         agree(communicator, check)
         count, _ = devices_of(config, devices)
         same_everywhere(communicator, count, problem)
-        decomposed = decomposed_of(problem, communicator.size, count)
+        decomposed = decomposed_of(first, communicator.size, count)
         local = agree(communicator, lambda: start_jax(count))
 
-        from hpcstencil.gradient.compose import planned, sweep_of
         from hpcstencil.gradient.file import write
+        from hpcstencil.gradient.members import members_of, told
         from hpcstencil.gradient.verify import failures, measured, tell
         from hpcstencil.python.gradient import collected
         from hpcstencil.simulation.start import composed
 
         forward = composed(decomposed, local, communicator)
-        fields = forward.initial_fields()
-        sweep = sweep_of(forward, adjoint, lambda blocks: composed(blocks, local, communicator), {})
-        sweep, plan = planned(sweep, fields)
-        say(f"{plan.steps} steps, {plan.states} stored states, {plan.taken} steps in all before their reversal")
+        own = differing(problem, adjoint.unknowns, {})
+        members = members_of(
+            problem,
+            forward,
+            adjoint,
+            lambda blocks: composed(blocks, local, communicator),
+            {},
+            own,
+            tuple(first.initial),
+        )
+        members, plans = members.planned(lambda number: members.sweeps[number].forward.initial_fields())
+        say(told(plans))
         if verify:
-            found = measured(sweep, plan)
+            found = measured(members, plans)
             if environment_rank() == 0:
                 echo(tell(found))
             failures(input_file, found)
             return
-        result = sweep(fields, plan.states)
-        whole = collected(sweep, result)
-        from_rank_0(communicator, lambda: write(path, config, result.value, whole))
+        total = members.total(lambda number, sweep: sweep(sweep.forward.initial_fields(), plans[number].states))
+        whole = collected(members, total)
+        from_rank_0(communicator, lambda: write(path, config, total.value, whole))
         if environment_rank() == 0:
-            numbers = "".join(f"{key:<21} {number:.10g}\n" for key, number in result.numbers.items())
-            echo(f"{'objective':<21} {result.value:.10g}\n{numbers}{'gradient':<21} {path}")
+            numbers = "".join(f"{key:<21} {listed(number)}\n" for key, number in total.numbers.items())
+            echo(f"{'objective':<21} {total.value:.10g}\n{numbers}{'gradient':<21} {path}")

@@ -20,11 +20,10 @@ from hpcstencil.config.paths import objective_files
 from hpcstencil.config.provenance import differences, to_toml
 from hpcstencil.config.reader import from_mapping
 from hpcstencil.fit.lbfgs import Pair, Point, Row, State, Vector
-from hpcstencil.gradient.sweep import Sweep
+from hpcstencil.gradient.members import Members
 from hpcstencil.io.file_read import inspect
 from hpcstencil.problem.parameter_files import content_of
 from hpcstencil.runtime.communicator import Communicator, from_rank_0
-from hpcstencil.simulation.simulation import Simulation
 from hpcstencil.validation.errors import InputError
 from hpcstencil.validation.toml_text import parse
 
@@ -43,10 +42,9 @@ FREE = (
 )
 
 
-def write(output: Path, sweep: Sweep, state: State, digests: Mapping[str, str]) -> Path:
+def write(output: Path, members: Members, state: State, digests: Mapping[str, str]) -> Path:
     """Write the checkpoint of a fit that writes ``output``, and return its path. Collective. See `write_checkpoint`."""
-    simulation = sweep.forward
-    config, vectors = simulation.problem.config, _vectors(state)
+    simulation, config, vectors = members.forward, members.config, _vectors(state)
     named = {f"{name}/{key}": value for name, vector in vectors.items() for key, value in vector.items()}
     scalars = {name: float(value) for name, value in named.items() if not np.ndim(value)}
     products = {f"product{n}": pair.product for n, pair in enumerate(state.pairs)}
@@ -64,7 +62,7 @@ def write(output: Path, sweep: Sweep, state: State, digests: Mapping[str, str]) 
             "title": config.title,
             "input": to_toml(config),
             "hpcstencil_version": __version__,
-            "kernels": json.dumps([simulation.kernel, sweep.backward.kernel]),
+            "kernels": json.dumps([simulation.kernel, members.sweeps[0].backward.kernel]),
             "arrays_sha256": json.dumps(digests),
         },
         keep=config.checkpoint.keep,
@@ -79,9 +77,10 @@ def _vectors(state: State) -> dict[str, Vector]:
     return found
 
 
-def digests_of(simulation: Simulation) -> dict[str, str]:
+def digests_of(members: Members) -> dict[str, str]:
     """The SHA-256 of each array in the input, by dotted key. Collective."""
-    config, contents = simulation.problem.config, simulation.problem.contents
+    simulation, config = members.forward, members.config
+    contents = simulation.problem.contents
     files = objective_files(config)
     data = from_rank_0(
         simulation.communicator, lambda: {key: content_of(config, key, file).sha256 for key, file in files.items()}
@@ -106,11 +105,12 @@ def newest(output: Path, communicator: Communicator) -> Path | None:
     return path
 
 
-def read(path: Path, simulation: Simulation, like: Vector, digests: Mapping[str, str]) -> State:
+def read(path: Path, members: Members, like: Vector, digests: Mapping[str, str]) -> State:
     """Read the state of a fit from a checkpoint. Collective. ``like`` has the types of the unknowns.
 
     Raises InputError, on all processes, if the input or its data have changed.
     """
+    simulation = members.forward
     communicator = simulation.communicator
     blocks, scalars, attributes = read_checkpoint(path, simulation.ranges, communicator)
 
@@ -118,7 +118,7 @@ def read(path: Path, simulation: Simulation, like: Vector, digests: Mapping[str,
         origin = from_mapping(parse(str(attributes["input"]), f"{path}, its attribute 'input'"), path.parent)
         changed = [
             key
-            for key in differences(origin, simulation.problem.config)
+            for key in differences(origin, members.config)
             if not any(key == free or (free.endswith(".") and key.startswith(free)) for free in FREE)
         ]
         known = json.loads(str(attributes["arrays_sha256"]))

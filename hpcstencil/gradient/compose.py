@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 
+from hpcstencil.adjoint.members import Held
 from hpcstencil.adjoint.plan import SweepPlan, plan_of, steps_at_once
 from hpcstencil.adjoint.problem import Adjoint
 from hpcstencil.adjoint.run_steps import steps_of
@@ -14,7 +15,6 @@ from hpcstencil.distributed.halo import Fields
 from hpcstencil.gradient.recording import recorded
 from hpcstencil.gradient.samples import Samples
 from hpcstencil.gradient.sweep import Sweep
-from hpcstencil.io.array_file import ArrayInMemory
 from hpcstencil.runtime.communicator import agree
 from hpcstencil.simulation.prepared import Decomposed
 from hpcstencil.simulation.simulation import Simulation
@@ -27,7 +27,7 @@ def sweep_of(
     forward: Simulation,
     adjoint: Adjoint,
     compose: Callable[[Decomposed], Simulation],
-    held: Mapping[str, ArrayInMemory],
+    held: Held,
 ) -> Sweep:
     """Compose the reverse sweep of a simulation. Collective.
 
@@ -63,9 +63,7 @@ def planned(sweep: Sweep, fields: Fields) -> tuple[Sweep, SweepPlan]:
     return sweep, plan
 
 
-def samples_of(
-    forward: Simulation, backward: Simulation, adjoint: Adjoint, held: Mapping[str, ArrayInMemory]
-) -> Samples | None:
+def samples_of(forward: Simulation, backward: Simulation, adjoint: Adjoint, held: Held) -> Samples | None:
     """The receivers that the objective sums over; None if there are none. Collective.
 
     Raises InputError, on all processes, if their data do not fit.
@@ -75,7 +73,7 @@ def samples_of(
     return None if problem.misfit is None else Samples(forward, backward, adjoint, data)
 
 
-def data_of(forward: Simulation, held: Mapping[str, ArrayInMemory]) -> dict[str, np.ndarray]:
+def data_of(forward: Simulation, held: Held) -> dict[str, np.ndarray]:
     """This process's blocks of the objective's data on the grid, by field. ``held`` are those from Python, by dotted key.
 
     Raises InputError, on this process alone.

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from hpcstencil.adjoint.limits import plan_of_fit
+from hpcstencil.adjoint.members import data_of_member, differing, per_member, single_runs
 from hpcstencil.adjoint.plan import plan_of, steps_at_once
 from hpcstencil.adjoint.problem import adjoint_of
 from hpcstencil.adjoint.run_steps import steps_of
@@ -96,18 +97,25 @@ def _gradient(problem: Problem, topology: Topology, kernel: str) -> list[str]:
     """
     if not problem.config.gradient.of:
         return []
-    adjoint = adjoint_of(problem, problem.initial)
+    runs = single_runs(problem)
+    adjoint = adjoint_of(runs[0], runs[0].initial)
     if problem.step_follows_solution:
         return [
             "gradient              the steps follow the solution: a run records them, then the reverse sweep is planned"
         ]
-    problem.observed({})  # refuses data that do not fit
-    plan = plan_of(adjoint, topology, steps_at_once(adjoint, topology, kernel), steps_of(problem))
+    for member, one in enumerate(runs):
+        one.observed(data_of_member(problem, {}, member))  # refuses data that do not fit
+    at_once = steps_at_once(adjoint, topology, kernel)
+    plans = [plan_of(adjoint, topology, at_once, steps_of(one)) for one in runs]
+    plan = max(plans, key=lambda one: one.bytes)
     stored = f"{plan.states} stored states of {human(plan.bytes_per_state)}" if plan.states else "no stored states"
     memory = f"{stored}, about {human(plan.bytes)} in all per process"
-    lines = [f"gradient              {memory}, {plan.taken} steps taken to reverse {plan.steps}"]
+    of = f"{len(runs)} members one after the other, " if problem.members else ""
+    taken, steps = sum(one.taken for one in plans), sum(one.steps for one in plans)
+    lines = [f"gradient              {of}{memory}, {taken} steps taken to reverse {steps}"]
     if problem.config.fit is not None:
-        words, size = plan_of_fit(problem, adjoint.unknowns, problem.config.fit, topology)
+        unknowns = per_member(problem, adjoint.unknowns, differing(problem, adjoint.unknowns, {}))
+        words, size = plan_of_fit(problem, unknowns, problem.config.fit, topology)
         held = f"; its vectors take {human(size)} per process" if size else ""
         lines.append(f"fit                   {words}{held}")
     return lines
