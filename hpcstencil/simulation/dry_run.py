@@ -135,7 +135,11 @@ def _probes(problem: Problem, itemsize: int) -> list[str]:
     lines, steps = [], step_count(problem)
     for name, each in problem.receivers.items():
         often = "after every step" if each.every == 1 else f"every {each.every} steps"
-        size = "" if steps is None else f", {human((steps // each.every + 1) * len(each.places) * itemsize)} in all"
+        size = (
+            ""
+            if steps is None
+            else f", {human((steps // each.every + 1) * len(each.places) * problem.copies * itemsize)} in all"
+        )
         asked = problem.config.probes[name]
         what = asked.field or asked.expression
         lines.append(f"{'probes ' + name:<21} {what} at {len(each.places)} receivers, {often}{size}")
