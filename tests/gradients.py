@@ -1,17 +1,21 @@
 """What the tests of gradients share: the reverse sweep of an input given as tables, and Taylor remainders."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from support import problem_of, simulation_of
 
+from hpcstencil.adjoint.members import differing, single_runs
 from hpcstencil.adjoint.problem import adjoint_of
 from hpcstencil.adjoint.run_steps import steps_of
 from hpcstencil.gradient.compose import samples_of
+from hpcstencil.gradient.members import Members, members_of
 from hpcstencil.gradient.sweep import Sweep
 from hpcstencil.runtime.communicator import Communicator
+from hpcstencil.simulation.prepared import Decomposed
+from hpcstencil.simulation.simulation import Simulation
 
 
 def sweep_of(
@@ -24,6 +28,27 @@ def sweep_of(
     backward = simulation_of(adjoint.reversing(forward.plan.topology), communicator, devices, kernel)
     samples = samples_of(forward, backward, adjoint, {})
     return Sweep(forward, adjoint, backward, steps_of(problem), {}, samples=samples)
+
+
+def members_from(
+    tables: Mapping[str, Any],
+    communicator: Communicator | None = None,
+    devices: int = 1,
+    kernel: str = "shift",
+    found: Iterable[str] = (),
+    verified: bool = False,
+) -> Members:
+    """The reverse sweeps of all members of an input. The initial values of the fields ``found`` are no expressions."""
+    problem = problem_of(**tables)
+    first = single_runs(problem)[0]
+    expressed = tuple(name for name in first.initial if name not in set(found))
+    adjoint = adjoint_of(first, expressed, verified)
+
+    def compose(blocks: Decomposed) -> Simulation:
+        return simulation_of(blocks.problem, communicator, devices, kernel)
+
+    forward = simulation_of(first, communicator, devices, kernel)
+    return members_of(problem, forward, adjoint, compose, {}, differing(problem, adjoint.unknowns, {}), expressed)
 
 
 def several_at_once(sweep: Sweep, steps: int, communicator: Communicator | None = None, devices: int = 1) -> Sweep:

@@ -70,7 +70,7 @@ def fit(
         from hpcstencil.fit.checkpoints import kernels_in, newest
         from hpcstencil.fit.file import write
         from hpcstencil.fit.run import Duration, fitted
-        from hpcstencil.fit.unknowns import collected
+        from hpcstencil.fit.unknowns import by_unknown
         from hpcstencil.gradient.members import members_of
         from hpcstencil.io.output_lock import claimed
         from hpcstencil.python.gradient import gathered_blocks
@@ -113,7 +113,7 @@ def fit(
                 longest,
                 quiet,
             )
-            whole = collected(gathered_blocks(forward, result.state.point.unknowns), members)
+            whole = by_unknown(gathered_blocks(forward, result.state.point.unknowns), members)
             from_rank_0(communicator, lambda: write(path, config, result, whole, own))
         if environment_rank() == 0 and not quiet:
             rows = result.state.rows

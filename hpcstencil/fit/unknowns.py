@@ -71,7 +71,7 @@ def start_of(members: Members) -> dict[str, Any]:
     return {name: found[name] for name in components(members)}
 
 
-def collected(found: Mapping[str, Any], members: Members) -> dict[str, Any]:
+def by_unknown(found: Mapping[str, Any], members: Members) -> dict[str, Any]:
     """The unknowns by key, from the components. Those in which the members differ have the members as first axis.
 
     ``found`` has numbers, and arrays or None.
