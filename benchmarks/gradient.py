@@ -103,9 +103,9 @@ def measured(case: str, cells: int, steps: int, states: int, rounds: int, with_j
         small.value_and_gradient()
     before = memory("VmRSS")
     with Simulation(tables(case, cells, steps, states)) as sim:
-        made = Gradient(sim._open, frozenset(), {})
+        made = Gradient(sim._open, {}, {})
         fields = dict(sim._stepping.state.fields)
-        sweep, plan = planned(made.sweep, fields)
+        sweep, plan = planned(made.members.sweeps[0], fields)
 
         def forward() -> None:
             jax.block_until_ready(sweep.taken(sweep.copied(fields), 0, sweep.steps))

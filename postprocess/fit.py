@@ -31,8 +31,8 @@ class FitResult:
     """The contents of the file of a fit that a figure shows.
 
     ``objective`` and ``norm`` have a value per iteration, that of the start first. ``fields`` are the arrays that were found,
-    of which those with three axes are cut in the middle of z, and ``numbers`` the numbers. ``coordinates`` are those of the
-    cells, by axis.
+    of which those with three axes are cut in the middle of z, and ``numbers`` the numbers. Those in which the members of an
+    ensemble differ are named KEY[MEMBER]. ``coordinates`` are those of the cells, by axis.
     """
 
     title: str
@@ -57,12 +57,15 @@ def read_fit(path: str | Path) -> FitResult:
         fields, values = dict[str, Any](), dict[str, float]()
         for key in json_attribute(path, found, "unknowns", []):
             dataset = _dataset(path, file, key)
-            if not dataset.ndim:
-                values[key] = float(dataset[()])
-                continue
-            fields[key] = (
-                dataset[(slice(None), slice(None), dataset.shape[2] // 2)] if dataset.ndim == 3 else dataset[:]
-            )
+            of_members = dataset.ndim > 0 and [*dataset.dims[0].keys()] == ["member"]
+            for member in range(len(dataset)) if of_members else (None,):
+                name, shape = (key, dataset.shape) if member is None else (f"{key}[{member}]", dataset.shape[1:])
+                cut = (slice(None), slice(None), shape[2] // 2) if len(shape) == 3 else tuple(map(slice, shape))
+                part = dataset[(*(() if member is None else (member,)), *cut)]
+                if shape:
+                    fields[name] = part
+                else:
+                    values[name] = float(part)
         history = [_dataset(path, file, f"history/{name}")[:] for name in ("objective", "gradient_norm")]
         coordinates = {axis: file[axis][:] for axis in AXES if axis in file}
     title = printable(str(found.get("title", "")).strip() or path.stem)

@@ -83,13 +83,14 @@ def plot_diagnostics(path: str | Path, output: str | Path | None = None) -> Path
 
 
 @rc_context(STYLE)
-def plot_probes(path: str | Path, name: str, output: str | Path | None = None) -> Path:
+def plot_probes(path: str | Path, name: str, output: str | Path | None = None, member: int | None = None) -> Path:
     """Plot the samples of a table of [probes], and return the path (default: `STEM.NAME.png`).
 
-    A few receivers are drawn as lines, many as an image with time downwards. Raises the same errors as `plot_field`.
+    A few receivers are drawn as lines, many as an image with time downwards. In an ensemble they are those of one member,
+    by default the first. Raises the same errors as `plot_field`.
     """
     view = read_view(path)
-    return _save(probes_figure(view, name, read_samples(view, name)), output or _beside(path, f"{name}.png"))
+    return _save(probes_figure(view, name, read_samples(view, name, member)), output or _beside(path, f"{name}.png"))
 
 
 @rc_context(STYLE)
@@ -165,10 +166,14 @@ def render(
     """
     if diagnostics or probes is not None:
         option = "--probes" if probes is not None else "--diagnostics"
-        if movie or field is not None or time is not None or slices or (diagnostics and probes is not None):
+        cut = parse_slices(slices)
+        member = cut.pop("member", None) if probes is not None else None
+        if movie or field is not None or time is not None or cut or (diagnostics and probes is not None):
             others = "--movie, --field, --time, --slice" + (" and --diagnostics" if probes is not None else "")
             raise RequestProblem(f"{option} plots time series: leave out {others}.")
-        return plot_diagnostics(file, output) if probes is None else plot_probes(file, probes, output)
+        if probes is None:
+            return plot_diagnostics(file, output)
+        return plot_probes(file, probes, output, None if member is None else round(member))
     if movie:
         if time is not None:
             raise RequestProblem("--movie shows all times: it does not go with --time.")

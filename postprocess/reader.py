@@ -425,19 +425,26 @@ def _probes(path: Path, file: h5py.File) -> dict[str, Probes]:
         places = {axis: place[()].astype(np.float64) for axis, place in along.items()}
         own = values.parent
         times, steps = series(path, own, "time").astype(np.float64), series(path, own, "step", WHOLE)
-        rows = min(len(times), len(steps), len(values))
+        rows = min(len(times), len(steps), values.shape[-2])
         about = attributes(path, values)
         found[name] = Probes(about.get("long_name", name), about.get("units", "1"), places, times[:rows])
     return found
 
 
-def read_samples(view: FileView, name: str) -> NDArray[np.floating]:
-    """Read the committed samples of a table of [probes], of shape (times, receivers).
+def read_samples(view: FileView, name: str, member: int | None = None) -> NDArray[np.floating]:
+    """Read the committed samples of a table of [probes], of shape (times, receivers), for one member of an ensemble.
 
-    Raises RequestProblem if the file has no table of this name.
+    Raises RequestProblem if the file has no table of this name, or no such member.
     """
     if name not in view.probes:
         known = ", ".join(view.probes) or "none: add a table [probes.NAME] to the input and run it"
         raise RequestProblem(f"{view.path} has no probes '{name}'; it has {known}.")
     with opened(view.path) as file:
-        return np.asarray(file[f"{PROBES}/{name}/{VALUES}"][: len(view.probes[name].times)])
+        values, rows = file[f"{PROBES}/{name}/{VALUES}"], slice(len(view.probes[name].times))
+        if values.ndim < 3 and member is None:
+            return np.asarray(values[rows])
+        count = len(values) if values.ndim == 3 else 0
+        if not 0 <= (member or 0) < count:
+            raise RequestProblem(f"{view.path} has no member {member}; its members are 0 to {count - 1}." if count else
+                                 f"{view.path} has no members: leave out the slice.")  # fmt: skip
+        return np.asarray(values[member or 0, rows])

@@ -1,7 +1,7 @@
 """What the tests of gradients share: the reverse sweep of an input given as tables, Taylor remainders, and interruptions."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,14 +10,18 @@ from unittest.mock import patch
 import numpy as np
 from support import problem_of, simulation_of
 
+from hpcstencil.adjoint.members import differing, single_runs
 from hpcstencil.adjoint.problem import adjoint_of
 from hpcstencil.adjoint.run_steps import steps_of
 from hpcstencil.gradient import resumable
-from hpcstencil.gradient.compose import on_disk, planned, samples_of
-from hpcstencil.gradient.sweep import Result, Sweep
+from hpcstencil.gradient.compose import samples_of
+from hpcstencil.gradient.members import Members, Total, members_of
+from hpcstencil.gradient.sweep import Sweep
 from hpcstencil.runtime.communicator import Communicator
 from hpcstencil.runtime.signals import Request
 from hpcstencil.simulation.event_loop import StopRequests
+from hpcstencil.simulation.prepared import Decomposed
+from hpcstencil.simulation.simulation import Simulation
 from hpcstencil.validation.errors import StoppedEarly
 
 
@@ -31,6 +35,27 @@ def sweep_of(
     backward = simulation_of(adjoint.reversing(forward.plan.topology), communicator, devices, kernel)
     samples = samples_of(forward, backward, adjoint, {})
     return Sweep(forward, adjoint, backward, steps_of(problem), {}, samples=samples)
+
+
+def members_from(
+    tables: Mapping[str, Any],
+    communicator: Communicator | None = None,
+    devices: int = 1,
+    kernel: str = "shift",
+    found: Iterable[str] = (),
+    verified: bool = False,
+) -> Members:
+    """The reverse sweeps of all members of an input. The initial values of the fields ``found`` are no expressions."""
+    problem = problem_of(**tables)
+    first = single_runs(problem)[0]
+    expressed = tuple(name for name in first.initial if name not in set(found))
+    adjoint = adjoint_of(first, expressed, verified)
+
+    def compose(blocks: Decomposed) -> Simulation:
+        return simulation_of(blocks.problem, communicator, devices, kernel)
+
+    forward = simulation_of(first, communicator, devices, kernel)
+    return members_of(problem, forward, adjoint, compose, {}, differing(problem, adjoint.unknowns, {}), expressed)
 
 
 def several_at_once(sweep: Sweep, steps: int, communicator: Communicator | None = None, devices: int = 1) -> Sweep:
@@ -71,28 +96,34 @@ def taylor_slopes(sweep: Sweep, fields: Mapping[str, np.ndarray], size: float = 
     return [float(np.log2(a / b)) for a, b in zip(remainders[:-1], remainders[1:], strict=True)]
 
 
-def blocks_of(sweep: Sweep, result: Result) -> tuple[float, Mapping[str, float], dict[str, bytes]]:
-    """(objective, derivatives with respect to numbers, bytes of this process's blocks of the others)."""
-    return result.value, result.numbers, {key: sweep.forward.block(a).tobytes() for key, a in result.arrays.items()}
+def bytes_of(total: Total) -> tuple[float, dict[str, bytes], dict[str, bytes]]:
+    """(objective, bytes of the derivatives with respect to numbers, and of this process's blocks of the others)."""
+    return total.value, *(
+        {key: np.asarray(x).tobytes() for key, x in each.items()} for each in (total.numbers, total.blocks)
+    )
 
 
-def attempt(sweep: Sweep, path: Path, calls: int) -> Result | None:
-    """The result of a sweep that writes ``path``, and continues where the last one was stopped; None if this one is stopped in
+def in_memory(members: Members) -> Total:
+    """The gradient by sweeps with states in memory that nothing interrupts. All processes call this together."""
+    members = replace(members, sweeps=tuple(replace(sweep, stored=None) for sweep in members.sweeps))
+    planned, plans = members.planned(lambda number: members.sweeps[number].forward.initial_fields())
+    return planned.total(lambda number, sweep: sweep(sweep.forward.initial_fields(), plans[number].states))
+
+
+def attempt(members: Members, path: Path, calls: int) -> Total | None:
+    """The gradient that writes ``path``, and continues where the last attempt was stopped; None if this one is stopped in
     turn, after some calls. All processes call this together."""
     reasons = iter([""] * calls)
     with patch.object(StopRequests, "reason", lambda _: next(reasons, "SIGTERM")):
-        newest = resumable.newest_of(path, sweep.forward.communicator)
-        course = resumable.Resumable(path, sweep.forward, Request(), time.monotonic())
-        if sweep.forward.problem.config.gradient.storage == "disk":
-            sweep = replace(sweep, stored=on_disk(sweep, path))
+        newest = resumable.newest_of(path, members.forward.communicator, 0 if members.count else None)
+        course = resumable.Resumable(path, members, Request(), time.monotonic())
         if newest is not None:
-            sweep = course.resumed(sweep, newest)
-        fields = sweep.forward.initial_fields()
-        sweep, plan = planned(sweep, fields)
+            course.resume(newest)
+        with patch.object(course, "_recording"):
+            plans = course.planned()
         course.pace.steps = 2  # several calls between two stored states
         try:
             with patch.object(course.pace, "took"):
-                course.begin(sweep, plan.states, plan.bytes_on_disk)
-                return sweep(fields, plan.states, course)
+                return course.total(plans)
         except StoppedEarly:
             return None

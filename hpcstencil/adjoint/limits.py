@@ -13,7 +13,7 @@ from hpcstencil.config.settings import FitConfig
 from hpcstencil.numerics.topology import Topology
 from hpcstencil.problem.build import initial_expression
 from hpcstencil.problem.problem import Problem
-from hpcstencil.symbolic.expressions import Node
+from hpcstencil.symbolic.expressions import Node, Parameter, walk
 from hpcstencil.validation.errors import InputError
 from hpcstencil.validation.messages import at, wrong
 from hpcstencil.validation.schema import expression_text
@@ -54,7 +54,15 @@ def _limits(problem: Problem, one: Unknown, fit: FitConfig) -> Limits:
     def tree(table: str, given: Mapping[str, float | str]) -> Node | None:
         if one.key not in given:
             return None
-        return initial_expression(problem, one.name, expression_text(given[one.key]), at("fit", table, one.key))
+        key = at("fit", table, one.key)
+        found = initial_expression(problem, one.name, expression_text(given[one.key]), key)
+        for part in walk(found) if problem.members else ():
+            if isinstance(part, Parameter) and np.ndim(problem.parameters[part.name]):
+                raise InputError(
+                    f"{key}: expected no parameter in which the members of the ensemble differ, but got {part.name}; write a "
+                    "number"
+                )
+        return found
 
     return Limits(
         lower=tree("lower", fit.lower),

@@ -328,8 +328,6 @@ def _kind(problem: Problem, key: str, name: str) -> str:
 def refuse_unavailable(problem: Problem) -> None:
     """Raise InputError for problems that have no gradient yet."""
     config = problem.config
-    if problem.members:
-        raise InputError("ensemble: gradients are not available yet for ensembles; remove the table")
     if problem.misfit is not None and config.time.dt is None:
         raise InputError(
             f"time.{config.time.given}: sums over receivers are not available yet with steps of several sizes; write time.dt"
@@ -360,6 +358,12 @@ def refuse_unavailable(problem: Problem) -> None:
             "boundary: gradients are not available yet with open ends, whose values follow from the fields; use a sponge, or "
             "{ neumann = 0.0 }"
         )
+
+
+def refuse_ensemble(problem: Problem, what: str) -> None:
+    """Raise InputError for an ensemble, of which ``what`` is not available."""
+    if problem.members:
+        raise InputError(f"ensemble: {what} are not available yet for ensembles; remove the table")
 
 
 def refuse_extrema(problem: Problem, reductions: Sequence[Reduction]) -> None:

@@ -19,6 +19,7 @@ from hpcstencil.adjoint.problem import (
     OBJECTIVE,
     TANGENT,
     Unknown,
+    refuse_ensemble,
     refuse_extrema,
     refuse_unavailable,
     unknowns_of,
@@ -62,6 +63,7 @@ def tangent_of(problem: Problem, expressed: Iterable[str], keys: Sequence[str]) 
     ``expressed`` are the fields whose initial values come from the expressions of the problem. Raises InputError for unknown
     names, and for what has no derivative yet.
     """
+    refuse_ensemble(problem, "derivatives along a direction")
     refuse_unavailable(problem)
     refuse_following(problem, "derivatives along a direction are")
     if problem.misfit is not None:

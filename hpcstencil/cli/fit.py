@@ -39,9 +39,10 @@ def fit(
     if resume and overwrite:
         raise InputError("--resume: cannot be combined with --overwrite; give one of them")
     from hpcstencil.adjoint.limits import limits_of
+    from hpcstencil.adjoint.members import differing, single_runs
     from hpcstencil.adjoint.problem import adjoint_of, unknowns_of
     from hpcstencil.adjoint.run_steps import refuse_following
-    from hpcstencil.cli.prepare import decomposed_of, devices_of, problem_of, processes
+    from hpcstencil.cli.prepare import decomposed_of, devices_of, listed, problem_of, processes
     from hpcstencil.config.paths import check_output_path
     from hpcstencil.config.settings import FitConfig
     from hpcstencil.runtime.communicator import agree, from_rank_0
@@ -53,32 +54,34 @@ def fit(
     with signals.watched() as request, processes() as communicator:
         config, problem = problem_of(input_file, overrides, communicator)
         agree(communicator, lambda: refuse_following(problem, "a fit is"))
-        unknowns = agree(communicator, lambda: unknowns_of(problem))
-        own = {one.name for one in unknowns if one.kind == "initial"}  # whose values are no expressions any more
-        adjoint = agree(
-            communicator, lambda: adjoint_of(problem, [name for name in problem.initial if name not in own])
-        )
+        unknowns, first = agree(communicator, lambda: unknowns_of(problem)), single_runs(problem)[0]
+        found = {one.name for one in unknowns if one.kind == "initial"}  # whose values are no expressions any more
+        expressed = tuple(name for name in first.initial if name not in found)
+        adjoint = agree(communicator, lambda: adjoint_of(first, expressed))
+        own = differing(problem, unknowns, {})
         limits = agree(communicator, lambda: limits_of(problem, unknowns, config.fit or FitConfig()))
         agree(communicator, lambda: check_output_path(config, input_file, path, "--output"))
         count, _ = devices_of(config, devices)
         same_everywhere(communicator, count, problem)
-        decomposed = decomposed_of(problem, communicator.size, count)
+        decomposed = decomposed_of(first, communicator.size, count)
         local = agree(communicator, lambda: start_jax(count))
 
-        from hpcstencil.checkpoint.paths import list_checkpoints, remove_stale
+        from hpcstencil.checkpoint.paths import list_checkpoints
         from hpcstencil.fit.checkpoints import newest
         from hpcstencil.fit.file import write
         from hpcstencil.fit.run import Duration, fitted
-        from hpcstencil.gradient.compose import planned, sweep_of
+        from hpcstencil.fit.unknowns import by_unknown
+        from hpcstencil.gradient.members import members_of
         from hpcstencil.gradient.origin import kernels_in
-        from hpcstencil.gradient.stored_states import beside
+        from hpcstencil.gradient.resumable import stored_beside
+        from hpcstencil.gradient.stored_states import list_states, remove_states
         from hpcstencil.io.output_lock import claimed
         from hpcstencil.python.gradient import gathered_blocks
         from hpcstencil.simulation.event_loop import StopRequests
         from hpcstencil.simulation.start import composed
 
         def check() -> None:
-            files = [*list_checkpoints(path), *list_checkpoints(beside(path))]
+            files = [*list_checkpoints(path), *list_states(path)]
             exists = path if path.exists() else next(iter(files), None)
             if exists is not None and not overwrite and not resume:
                 raise InputError(
@@ -88,20 +91,26 @@ def fit(
 
         with claimed([path], communicator):
             from_rank_0(communicator, check)
-            remove_stale(beside(path), communicator, after=-1)
+            remove_states(path, communicator)
             resumed = newest(path, communicator) if resume else None
             before = ("", "") if resumed is None else from_rank_0(communicator, lambda: kernels_in(resumed))
             forward = composed(decomposed, local, communicator, before[0])
-            sweep = sweep_of(
-                forward, adjoint, lambda blocks: composed(blocks, local, communicator, before[1]), {}, path
+            members = members_of(
+                problem,
+                forward,
+                adjoint,
+                lambda blocks: composed(blocks, local, communicator, before[1]),
+                {},
+                own,
+                expressed,
             )
-            sweep, plan = planned(sweep, {})
+            members, plans = stored_beside(path, members, {}).planned(lambda _: {})
             longest = Duration()
             walltime = Walltime(config.checkpoint.walltime, communicator, STARTED)
             stops = StopRequests(request, walltime, lambda: longest.seconds, communicator)
             result = fitted(
-                sweep,
-                plan,
+                members,
+                plans,
                 limits,
                 path,
                 resumed,
@@ -110,12 +119,13 @@ def fit(
                 longest,
                 quiet,
             )
-            whole = gathered_blocks(forward, result.state.point.unknowns)
-            from_rank_0(communicator, lambda: write(path, config, result, whole))
+            whole = by_unknown(gathered_blocks(forward, result.state.point.unknowns), members)
+            from_rank_0(communicator, lambda: write(path, config, result, whole, own))
         if environment_rank() == 0 and not quiet:
             rows = result.state.rows
             evaluations = sum(row.evaluations for row in rows)
-            numbers = "".join(f"{key:<21} {value:.10g}\n" for key, value in whole.items() if not value.ndim)
+            kinds = {one.key: one.kind for one in unknowns}
+            numbers = "".join(f"{key:<21} {listed(x)}\n" for key, x in whole.items() if kinds[key] == "number")
             echo(
                 f"{'objective':<21} {rows[-1].objective:.10g}, {rows[0].objective:.10g} at the start\n{numbers}"
                 f"{'iterations':<21} {len(rows) - 1}, with {evaluations} evaluation{'s' * (evaluations != 1)}\n"

@@ -12,12 +12,11 @@ import click
 from hpcstencil import STARTED
 from hpcstencil.runtime import signals
 from hpcstencil.runtime.launcher import environment_rank
-from hpcstencil.validation.errors import InputError, NumericsError
+from hpcstencil.validation.errors import InputError
 from hpcstencil.validation.printable import echo
 
 if TYPE_CHECKING:
-    from hpcstencil.adjoint.plan import SweepPlan
-    from hpcstencil.gradient.sweep import Sweep
+    from hpcstencil.gradient.members import Members
     from hpcstencil.io.output_lock import Claim
 
 
@@ -50,11 +49,13 @@ def gradient(
         raise InputError(
             f"--resume: cannot be combined with {'--verify' if verify else '--overwrite'}; give one of them"
         )
+    from hpcstencil.adjoint.members import differing, single_runs
     from hpcstencil.adjoint.problem import adjoint_of
     from hpcstencil.cli.prepare import decomposed_of, devices_of, problem_of, processes
     from hpcstencil.config.paths import check_output_path
     from hpcstencil.runtime.communicator import agree, from_rank_0
     from hpcstencil.runtime.devices import start_jax
+    from hpcstencil.runtime.progress import say
     from hpcstencil.simulation.same_everywhere import same_everywhere
 
     path = (output or Path(f"{input_file.stem}.gradient.h5")).absolute()
@@ -62,14 +63,15 @@ def gradient(
         if verify:
             overrides = (*overrides, 'numerics.precision="float64"')
         config, problem = problem_of(input_file, overrides, communicator)
-        adjoint = agree(communicator, lambda: adjoint_of(problem, problem.initial, verified=verify))
+        first = single_runs(problem)[0]
+        adjoint = agree(communicator, lambda: adjoint_of(first, first.initial, verified=verify))
         agree(communicator, lambda: check_output_path(config, input_file, path, "--output"))
         count, _ = devices_of(config, devices)
         same_everywhere(communicator, count, problem)
-        decomposed = decomposed_of(problem, communicator.size, count)
+        decomposed = decomposed_of(first, communicator.size, count)
         local = agree(communicator, lambda: start_jax(count))
 
-        from hpcstencil.gradient.compose import planned, sweep_of
+        from hpcstencil.gradient.members import members_of, told
         from hpcstencil.gradient.origin import kernels_in
         from hpcstencil.gradient.resumable import newest_of, refuse_existing
         from hpcstencil.gradient.verify import failures, measured, tell
@@ -79,44 +81,40 @@ def gradient(
         with claimed([path], communicator) as claims:
             if not (resume or overwrite or verify):
                 from_rank_0(communicator, lambda: refuse_existing(path))
-            newest = newest_of(path, communicator) if resume else None
+            newest = newest_of(path, communicator, 0 if problem.members else None) if resume else None
             before = ("", "") if newest is None else from_rank_0(communicator, lambda: kernels_in(newest))
             forward = composed(decomposed, local, communicator, before[0])
             compose = partial(composed, devices=local, communicator=communicator, before=before[1])
-            sweep = sweep_of(forward, adjoint, compose, {}, path)
+            own = differing(problem, adjoint.unknowns, {})
+            members = members_of(problem, forward, adjoint, compose, {}, own, tuple(first.initial))
             if not verify:
-                _compute(sweep, claims[0], newest, overwrite, request)
+                _compute(members, claims[0], newest, overwrite, request)
                 return
-            sweep, plan = planned(sweep, forward.initial_fields())
-            _tell_plan(plan)
-            found = measured(sweep, plan)
+            members, plans = members.planned(lambda number: members.sweeps[number].forward.initial_fields())
+            say(told(plans))
+            found = measured(members, plans)
         if environment_rank() == 0:
             echo(tell(found))
         failures(input_file, found)
 
 
-def _tell_plan(plan: SweepPlan) -> None:
-    from hpcstencil.runtime.progress import say
-
-    say(f"{plan.steps} steps, {plan.states} stored states, {plan.taken} steps in all before their reversal")
-
-
-def _compute(sweep: Sweep, claim: Claim, newest: Path | None, overwrite: bool, request: signals.Request) -> None:
+def _compute(members: Members, claim: Claim, newest: Path | None, overwrite: bool, request: signals.Request) -> None:
     """Compute a gradient, write its file, whose lock is ``claim``, and print the result. All processes call this together.
 
     The gradient continues from the file ``newest``, unless it is None. Raises StoppedEarly, on all processes, after the signal
     in ``request`` or at the walltime.
     """
-    from hpcstencil.gradient.compose import planned
+    from hpcstencil.cli.prepare import listed
     from hpcstencil.gradient.file import refuse_other, write
+    from hpcstencil.gradient.members import told
     from hpcstencil.gradient.resumable import Resumable, remove
     from hpcstencil.python.gradient import collected
     from hpcstencil.runtime.communicator import from_rank_0
     from hpcstencil.runtime.filesystem import prepare_folder
     from hpcstencil.runtime.progress import say
 
-    path, communicator, config = claim.output, sweep.forward.communicator, sweep.forward.problem.config
-    course = Resumable(path, sweep.forward, request, STARTED)
+    path, communicator, config = claim.output, members.forward.communicator, members.config
+    course = Resumable(path, members, request, STARTED)
     if not overwrite and from_rank_0(communicator, path.exists):
         from_rank_0(communicator, lambda: refuse_other(path, config, course.digests))
         remove(path, communicator)
@@ -128,19 +126,13 @@ def _compute(sweep: Sweep, claim: Claim, newest: Path | None, overwrite: bool, r
         remove(path, communicator)
     if newest is not None:
         say(f"continuing from {newest.name}")
-        sweep = course.resumed(sweep, newest)
-    fields = sweep.forward.initial_fields()
-    sweep, plan = planned(sweep, fields, course.recording)
-    _tell_plan(plan)
-    course.begin(sweep, plan.states, plan.bytes_on_disk)
-    try:
-        result = sweep(fields, plan.states, course)
-    except NumericsError:  # a gradient that continues would fail again
-        remove(path, communicator)
-        raise
-    whole = collected(sweep, result)
-    from_rank_0(communicator, lambda: write(path, config, result.value, whole, course.digests))
+        course.resume(newest)
+    plans = course.planned()
+    say(told(plans))
+    total = course.total(plans)
+    whole = collected(course.members, total)
+    from_rank_0(communicator, lambda: write(path, config, total.value, whole, course.digests))
     remove(path, communicator)
     if environment_rank() == 0:
-        numbers = "".join(f"{key:<21} {number:.10g}\n" for key, number in result.numbers.items())
-        echo(f"{'objective':<21} {result.value:.10g}\n{numbers}{'gradient':<21} {path}")
+        numbers = "".join(f"{key:<21} {listed(number)}\n" for key, number in total.numbers.items())
+        echo(f"{'objective':<21} {total.value:.10g}\n{numbers}{'gradient':<21} {path}")

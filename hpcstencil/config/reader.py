@@ -155,8 +155,11 @@ def from_mapping(raw: Mapping[str, object], base: Path, overrides: Sequence[str]
         check_steps(config)
         if config.output.streams:
             raise InputError("output.streams: not available yet for ensembles; remove the table")
-        if config.probes:
-            raise InputError("probes: not available yet in an [ensemble]; remove one of them")
+        if config.probes and config.time.dt is None:
+            raise InputError(
+                f"probes: not available yet in an [ensemble] with time.{config.time.given}, whose members take steps of their "
+                "own; give a fixed time.dt"
+            )
     _refuse_extremes(config)
     if config.mask is not None and config.numerics.order != 2:
         raise wrong(

@@ -27,15 +27,18 @@ class Cells:
 class CellSamples:
     """A recorder of single ``cells`` of each field.
 
-    Records are rows of ``values``, of shape (records, size) in the run's dtype. Each group of ``width`` slots, starting at a
+    Records are rows of ``values``, of shape (records, size) in the run's dtype. In an ensemble of ``members``, which are the
+    last axis of the fields, a record has a row for each. Each group of ``width`` slots, starting at a
     multiple of ``width``, may hold neighbours along the last axis. This class copies cells from the devices between compiled
     calls. A backend may have a subclass that records them ``while_stepping``, inside a call of many steps.
     """
 
     while_stepping = False
 
-    def __init__(self, cells: Mapping[str, Cells], values: np.ndarray, width: int, devices: Devices) -> None:
-        self.values = values
+    def __init__(
+        self, cells: Mapping[str, Cells], values: np.ndarray, width: int, devices: Devices, members: int = 1
+    ) -> None:
+        self.values, self.members = values, members
         self.parts: dict[str, list[tuple[int, tuple[np.ndarray, ...], np.ndarray]]] = {}
         for name, each in cells.items():
             self.parts[name] = []
@@ -48,7 +51,8 @@ class CellSamples:
         self.several = devices.several
 
     def record(self, row: int, fields: Fields) -> None:
-        """Record the cells in row ``row`` of ``values``. ``fields`` are arrays on the devices, as from `Devices.put`."""
+        """Record the cells in the record ``row``. ``fields`` are arrays on the devices, as from `Devices.put`."""
+        rows = slice(row * self.members, (row + 1) * self.members)
         for name, parts in self.parts.items():
             shards = (
                 {int(shard.index[0].start or 0): shard.data[0] for shard in fields[name].addressable_shards}
@@ -57,7 +61,7 @@ class CellSamples:
             )
             for device, index, slot in parts:
                 if len(slot):
-                    self.values[row, slot] = taken(shards[device], index)
+                    self.values[rows, slot] = taken(shards[device], index).reshape(len(slot), -1).T
 
     def expect(self, every: int, first: int, origin: int) -> None:
         """Announce a compiled call whose steps are to be recorded; the call must follow at once.

@@ -17,19 +17,17 @@ import numpy as np
 from hpcstencil.checkpoint.checkpoint import read_checkpoint, write_checkpoint
 from hpcstencil.fit.lbfgs import Pair, Point, Row, State, Vector
 from hpcstencil.gradient import origin
-from hpcstencil.gradient.sweep import Sweep
+from hpcstencil.gradient.members import Members
 from hpcstencil.runtime.communicator import Communicator, from_rank_0
-from hpcstencil.simulation.simulation import Simulation
 
 # Keys in which a fit that continues may differ from the one before.
 FREE = (*origin.FREE, "fit.steps", "fit.tolerance")
 WHAT = "fit"
 
 
-def write(output: Path, sweep: Sweep, state: State, digests: Mapping[str, str]) -> Path:
+def write(output: Path, members: Members, state: State, digests: Mapping[str, str]) -> Path:
     """Write the checkpoint of a fit that writes ``output``, and return its path. Collective. See `write_checkpoint`."""
-    simulation = sweep.forward
-    config, vectors = simulation.problem.config, _vectors(state)
+    simulation, config, vectors = members.forward, members.config, _vectors(state)
     named = {f"{name}/{key}": value for name, vector in vectors.items() for key, value in vector.items()}
     scalars = {name: float(value) for name, value in named.items() if not np.ndim(value)}
     products = {f"product{n}": pair.product for n, pair in enumerate(state.pairs)}
@@ -43,7 +41,7 @@ def write(output: Path, sweep: Sweep, state: State, digests: Mapping[str, str]) 
         arrays={name: np.ascontiguousarray(value) for name, value in named.items() if np.ndim(value)},
         ranges=simulation.ranges,
         scalars={**scalars, **products, **rows, "value": state.point.value, "pairs": len(state.pairs)},
-        attributes=origin.attributes_of(WHAT, config, (simulation.kernel, sweep.backward.kernel), digests),
+        attributes=origin.attributes_of(WHAT, members, digests),
         keep=config.checkpoint.keep,
         method=config.output.method,
     )
@@ -61,16 +59,16 @@ def newest(output: Path, communicator: Communicator) -> Path | None:
     return origin.newest(output, WHAT, communicator)
 
 
-def read(path: Path, simulation: Simulation, like: Vector, digests: Mapping[str, str]) -> State:
+def read(path: Path, members: Members, like: Vector, digests: Mapping[str, str]) -> State:
     """Read the state of a fit from a checkpoint. Collective. ``like`` has the types of the unknowns.
 
     Raises InputError, on all processes, if the input or its data have changed.
     """
+    simulation = members.forward
     communicator = simulation.communicator
     blocks, scalars, attributes = read_checkpoint(path, simulation.ranges, communicator)
 
-    config = simulation.problem.config
-    from_rank_0(communicator, lambda: origin.refuse_changed(path, attributes, config, digests, FREE))
+    from_rank_0(communicator, lambda: origin.refuse_changed(path, attributes, members.config, digests, FREE))
 
     def vector(name: str) -> dict[str, Any]:
         return {

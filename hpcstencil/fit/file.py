@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,11 @@ from hpcstencil.io.hdf5_access import open_alone
 from hpcstencil.runtime.publish import publish
 
 
-def write(path: Path, config: Config, fitted: Fitted, found: Mapping[str, Any]) -> None:
+def write(path: Path, config: Config, fitted: Fitted, found: Mapping[str, Any], own: Collection[str]) -> None:
     """Write the result of a fit to ``path``, on one process.
 
-    Each entry of ``found``, a number or an array on the grid, is a dataset of its name. The group ``history`` has a value per
+    Each entry of ``found``, a number or an array on the grid, is a dataset of its name. Those in ``own`` have the members of an
+    ensemble as first axis. The group ``history`` has a value per
     iteration, that of the start first: ``objective``, ``gradient_norm``, ``step`` (the length, in units of the direction) and
     ``evaluations``. Raises EnvironmentProblem if the file cannot be written.
     """
@@ -44,9 +45,14 @@ def write(path: Path, config: Config, fitted: Fitted, found: Mapping[str, Any]) 
             file.attrs["input"] = to_toml(config)
             file.attrs["hpcstencil_version"] = __version__
             write_coordinates(file, config.grid)
+            if config.ensemble:
+                file["member"] = np.arange(len(next(iter(config.ensemble.values()))))
+                file["member"].make_scale("member")
             for key, values in found.items():
                 file[key] = values
-                for axis, name in enumerate(config.grid.axes if np.ndim(values) else ()):
+                member = ("member",) if key in own else ()
+                axes = (*member, *(config.grid.axes if np.ndim(values) > len(member) else ()))
+                for axis, name in enumerate(axes):
                     file[key].dims[axis].attach_scale(file[name])
             for name, values in history.items():
                 file[f"history/{name}"] = values

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,10 +17,9 @@ from hpcstencil.fit import checkpoints
 from hpcstencil.fit.lbfgs import State, Vector, begun, iterated
 from hpcstencil.fit.smoothing import smoothings_of
 from hpcstencil.fit.space import Vectors
-from hpcstencil.fit.unknowns import Evaluation, box_of, start_of
+from hpcstencil.fit.unknowns import Evaluation, box_of, of_components, start_of
+from hpcstencil.gradient.members import Members
 from hpcstencil.gradient.origin import digests_of
-from hpcstencil.gradient.other_values import SweepFor
-from hpcstencil.gradient.sweep import Sweep
 from hpcstencil.runtime.communicator import T
 from hpcstencil.runtime.progress import say
 from hpcstencil.simulation.event_loop import StopRequests
@@ -45,8 +44,8 @@ class Fitted:
 
 
 def fitted(
-    sweep: Sweep,
-    plan: SweepPlan,
+    members: Members,
+    plans: Sequence[SweepPlan],
     limits: Mapping[str, Limits],
     output: Path,
     resumed: Path | None,
@@ -55,22 +54,22 @@ def fitted(
     longest: Duration,
     quiet: bool = False,
 ) -> Fitted:
-    """Fit the unknowns of a sweep. Collective. A checkpoint beside ``output`` is written after each iteration.
+    """Fit the unknowns of a run, or of all members of an ensemble. Collective.
 
-    The fit continues from the checkpoint ``resumed``, unless it is None. ``compose`` composes other problems on the blocks of
-    the simulation. Raises InputError if a bound or the checkpoint does not fit, NumericsError if the objective is not finite
-    at the start, StoppedEarly after a signal or at the walltime, on all processes.
+    A checkpoint beside ``output`` is written after each iteration. ``plans`` are those of the sweeps, and ``limits`` are by
+    unknown. The fit continues from the checkpoint ``resumed``, unless it is None. ``compose`` composes other problems on the
+    blocks of the simulation. Raises InputError if a bound or the checkpoint does not fit, NumericsError if the objective is not
+    finite at the start, StoppedEarly after a signal or at the walltime, on all processes.
     """
-    forward = sweep.forward
-    config, communicator = forward.problem.config, forward.communicator
-    fit = config.fit or FitConfig()
-    start = start_of(forward, sweep.adjoint.unknowns)
-    box = box_of(forward, start, limits)
+    forward, config = members.forward, members.config
+    communicator, fit = forward.communicator, config.fit or FitConfig()
+    start, limits = start_of(members), of_components(limits, members)
+    box = box_of(members, start, limits)
     lengths = {key: one.smoothing for key, one in limits.items() if one.smoothing}
     precision = float(np.finfo(forward.dtype).eps)
     space = Vectors(communicator, config.grid.cells, precision, smoothings_of(forward, lengths, compose))
-    evaluation = Evaluation(SweepFor(sweep), box, plan.states)
-    digests = digests_of(forward)
+    evaluation = Evaluation.of(members, box, [plan.states for plan in plans])
+    digests = digests_of(members)
     since, done = time.monotonic(), 0
 
     def evaluated(at: Callable[[Vector], T]) -> Callable[[Vector], T]:
@@ -91,7 +90,7 @@ def fitted(
     def taken(state: State) -> State:
         """Store and show a state."""
         nonlocal since, done
-        checkpoints.write(output, sweep, state, digests)
+        checkpoints.write(output, members, state, digests)
         done = len(state.rows) - 1
         communicator.watch.step(done)
         now = time.monotonic()
@@ -104,7 +103,7 @@ def fitted(
         remove_stale(output, communicator, after=-1)
         state = taken(begun(space, box, evaluated(evaluation.at)(start)))
     else:
-        state = checkpoints.read(resumed, forward, start, digests)
+        state = checkpoints.read(resumed, members, start, digests)
         done = len(state.rows) - 1
         if not quiet:
             say(f"continuing from {resumed.name}")

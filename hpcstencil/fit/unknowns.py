@@ -4,20 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from hpcstencil.adjoint.limits import Limits
 from hpcstencil.adjoint.problem import Unknown
+from hpcstencil.distributed.halo import Fields
 from hpcstencil.fit.lbfgs import Box, Point, Vector
+from hpcstencil.gradient.members import COMPILED, Members
 from hpcstencil.gradient.other_values import SweepFor
+from hpcstencil.gradient.sweep import Result, Sweep
 from hpcstencil.numerics.topology import Range
 from hpcstencil.simulation.simulation import Simulation
 from hpcstencil.symbolic import numpy_evaluate
 from hpcstencil.symbolic.expressions import PARAMETER_FIELD, Node
 from hpcstencil.validation.errors import InputError, NumericsError
 from hpcstencil.validation.messages import at
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -31,27 +36,68 @@ class OwnBlock:
         return self.block.copy()
 
 
-def start_of(forward: Simulation, unknowns: Sequence[Unknown]) -> dict[str, Any]:
-    """The values with which the run of the input begins: numbers, and this process's blocks. Collective."""
-    fields = forward.initial_fields()
-    numbers, found = forward.problem.parameters, dict[str, Any]()
-    for one in unknowns:
-        if one.kind == "number":
-            found[one.key] = np.float64(numbers[one.name])
+def components(members: Members) -> dict[str, tuple[Unknown, int]]:
+    """The components of the vectors of a fit: (unknown, member whose it is), by a name of their own.
+
+    An unknown in which the members of an ensemble differ has a component for each, named KEY[MEMBER]. Any other has one, which
+    belongs to the first member and is shared by all.
+    """
+    found = dict[str, tuple[Unknown, int]]()
+    for one in members.unknowns:
+        if one.key in members.own:
+            found |= {f"{one.key}[{number}]": (one, number) for number in range(members.count)}
         else:
-            name = one.name if one.kind == "initial" else PARAMETER_FIELD + one.name
-            found[one.key] = np.array(forward.block(fields[name]))
+            found[one.key] = one, 0
     return found
 
 
-def box_of(forward: Simulation, start: Vector, limits: Mapping[str, Limits]) -> Box:
-    """The box of a fit. The scale of an unknown is by default the largest magnitude of its start, or 1. Collective.
+def of_components(given: Mapping[str, T], members: Members) -> dict[str, T]:
+    """What is given for unknowns, by key, for the components of each."""
+    return {name: given[one.key] for name, (one, _) in components(members).items() if one.key in given}
+
+
+def start_of(members: Members) -> dict[str, Any]:
+    """The values with which the runs of the input begin: numbers, and this process's blocks. Collective."""
+    found, fields, last = dict[str, Any](), Fields(), -1
+    for name, (one, number) in sorted(components(members).items(), key=lambda item: item[1][1]):
+        forward = members.sweeps[number].forward
+        if number != last:
+            fields, last = forward.initial_fields(), number
+        if one.kind == "number":
+            found[name] = np.float64(forward.problem.parameters[one.name])
+        else:
+            field = one.name if one.kind == "initial" else PARAMETER_FIELD + one.name
+            found[name] = np.array(forward.block(fields[field]))
+    return {name: found[name] for name in components(members)}
+
+
+def by_unknown(found: Mapping[str, Any], members: Members) -> dict[str, Any]:
+    """The unknowns by key, from the components. Those in which the members differ have the members as first axis.
+
+    ``found`` has numbers, and arrays or None.
+    """
+    gathered: dict[str, Any] = {}
+    for name, (one, _) in components(members).items():
+        if one.key in members.own:
+            gathered.setdefault(one.key, []).append(found[name])
+        else:
+            gathered[one.key] = found[name]
+    return {
+        key: (None if value[0] is None else np.stack(value)) if key in members.own else value
+        for key, value in gathered.items()
+    }
+
+
+def box_of(members: Members, start: Vector, limits: Mapping[str, Limits]) -> Box:
+    """The box of a fit, with ``limits`` by component. The scale of an unknown is by default the largest magnitude of its start,
+    or 1. Collective.
 
     Raises InputError, on all processes, if the start is not inside the bounds.
     """
-    problem = forward.problem
+    forward, unknowns = members.forward, components(members)
 
-    def block(tree: Node | None, like: Any, default: Any) -> Any:
+    def block(name: str, tree: Node | None, default: Any) -> Any:
+        like, problem = start[name], members.sweeps[unknowns[name][1]].forward.problem
         if tree is None:
             return default
         if not np.ndim(like):
@@ -63,9 +109,9 @@ def box_of(forward: Simulation, start: Vector, limits: Mapping[str, Limits]) -> 
 
     lower, upper, frozen = dict[str, Any](), dict[str, Any](), dict[str, Any]()
     for key, one in limits.items():
-        lower[key] = block(one.lower, start[key], -np.inf)
-        upper[key] = block(one.upper, start[key], np.inf)
-        frozen[key] = np.asarray(block(one.frozen, start[key], 0.0)) != 0
+        lower[key] = block(key, one.lower, -np.inf)
+        upper[key] = block(key, one.upper, np.inf)
+        frozen[key] = np.asarray(block(key, one.frozen, 0.0)) != 0
     for key, x in start.items():
         for table, outside in (("lower", ~(x >= lower[key])), ("upper", ~(x <= upper[key]))):
             count = int(forward.communicator.total(np.array([np.count_nonzero(outside & ~frozen[key])]))[0])
@@ -73,9 +119,10 @@ def box_of(forward: Simulation, start: Vector, limits: Mapping[str, Limits]) -> 
                 bound = {"lower": lower, "upper": upper}[table][key]
                 side = "at most" if table == "lower" else "at least"
                 found = f"{count} cells in which it is not" if np.ndim(x) else f"{bound:g}"
+                name = at("fit", table, unknowns[key][0].key)
                 value = "its values" if np.ndim(x) else f"its value {x:g}"
                 raise InputError(
-                    f"{at('fit', table, key)}: expected a bound of {side} {value} where the fit begins, but got {found}; "
+                    f"{name}: expected a bound of {side} {value} where the fit begins, but got {found}; "
                     "change the bound or the start"
                 )
     scale = {key: one.scale or _size(forward, start[key]) or 1.0 for key, one in limits.items()}
@@ -88,14 +135,21 @@ def _size(forward: Simulation, values: Any) -> float:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The objective of a run as a function of the unknowns: each call takes a run forwards and in reverse.
+    """The objective as a function of the unknowns: each call takes the run of each member forwards and in reverse.
 
-    ``states`` is the number of stored states.
+    ``sweeps`` are those of the members, and ``states`` the numbers of stored states.
     """
 
-    sweep: SweepFor
+    members: Members
     box: Box
-    states: int
+    states: Sequence[int]
+    sweeps: Sequence[SweepFor]
+
+    @classmethod
+    def of(cls, members: Members, box: Box, states: Sequence[int]) -> Evaluation:
+        """The evaluation of these sweeps in a box."""
+        compiled = {name: getattr(members.sweeps[0], name) for name in COMPILED}
+        return cls(members, box, states, [SweepFor(sweep, dict(compiled)) for sweep in members.sweeps])
 
     def __call__(self, unknowns: Vector) -> Point | None:
         """The point with these unknowns; None if the objective or its gradient is not finite there. Collective."""
@@ -106,12 +160,24 @@ class Evaluation:
 
     def at(self, unknowns: Vector) -> Point:
         """The point with these unknowns. Collective. Raises the NumericsError of the sweep."""
-        numbers = {key.partition(".")[2]: float(x) for key, x in unknowns.items() if not np.ndim(x)}
-        arrays = {key: OwnBlock(x) for key, x in unknowns.items() if np.ndim(x)}
-        result = self.sweep(numbers, arrays, lambda forward: forward.initial_fields(), self.states)
+        parts = components(self.members)
+
+        def result(number: int, _: Sweep) -> Result:
+            numbers, arrays = dict[str, float](), dict[str, OwnBlock]()
+            for name, (one, member) in parts.items():
+                if one.key in self.members.own and member != number:
+                    continue
+                if one.kind == "number":
+                    numbers[one.name] = float(unknowns[name])
+                else:
+                    arrays[one.key] = OwnBlock(unknowns[name])
+            return self.sweeps[number](numbers, arrays, lambda forward: forward.initial_fields(), self.states[number])
+
+        total = self.members.total(result)
         gradient = dict[str, Any]()
-        for key, x in unknowns.items():
-            values = np.array(self.sweep.sweep.forward.block(result.arrays[key])) if np.ndim(x) else result.numbers[key]
-            scaled = np.where(self.box.frozen[key], 0.0, values * np.float64(self.box.scale[key]))
-            gradient[key] = scaled.astype(x.dtype)[()]
-        return Point(unknowns, result.value, gradient)
+        for name, (one, number) in parts.items():
+            found = total.numbers[one.key] if one.kind == "number" else total.blocks[one.key]
+            values = found[number] if one.key in self.members.own else found
+            scaled = np.where(self.box.frozen[name], 0.0, values * np.float64(self.box.scale[name]))
+            gradient[name] = scaled.astype(unknowns[name].dtype)[()]
+        return Point(unknowns, total.value, gradient)

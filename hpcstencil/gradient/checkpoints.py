@@ -1,23 +1,25 @@
 """Checkpoints of a reverse sweep: the place that it has reached, from which it continues with the same bits.
 
 They are files like the checkpoints of a run (`checkpoint.checkpoint`), with the number of reversed steps for the step. They
-hold the derivatives so far by field of the adjoint problem, the terms of the objective, and the sizes of the steps if these
-follow the solution. Stored states have files of their own (`stored_states`).
+hold the derivatives so far by field of the adjoint problem, the terms of the objective, the sizes of the steps if these follow
+the solution, and the results of the members of an ensemble that come before. Stored states have files of their own
+(`stored_states`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from hpcstencil.adjoint.run_steps import RunSteps
 from hpcstencil.checkpoint.checkpoint import Part, read_checkpoint, write_checkpoint
-from hpcstencil.config.settings import Config
 from hpcstencil.gradient import origin
 from hpcstencil.gradient.course import Reached
-from hpcstencil.gradient.sweep import Sweep
+from hpcstencil.gradient.members import Members, Results
 from hpcstencil.numerics.schedule import StepRange
 from hpcstencil.runtime.communicator import Communicator, from_rank_0
 from hpcstencil.simulation.file_blocks import checkpoint_block, from_checkpoint
@@ -25,38 +27,57 @@ from hpcstencil.validation.errors import InputError
 
 WHAT = "gradient"
 FREE = (*origin.FREE, "fit.")  # keys in which a gradient that continues may differ from the one before
-TABLES = ("terms", "steps")  # names of arrays that are not over the grid
 
 
-def attributes_of(sweep: Sweep, digests: Mapping[str, str], what: str = WHAT) -> dict[str, str]:
-    """The attributes of the files of a sweep, see `origin.attributes_of`."""
-    kernels = (sweep.forward.kernel, sweep.backward.kernel)
-    return origin.attributes_of(what, sweep.forward.problem.config, kernels, digests)
+@dataclass(frozen=True)
+class Place:
+    """The place of a gradient: what the sweep of the member with this ``number`` has ``reached``, and the ``results`` of those
+    before. A single run has the number 0."""
+
+    number: int
+    reached: Reached
+    results: Results = field(default_factory=Results)
+
+    def reversed(self, members: Members) -> int:
+        """The number of steps in reverse so far, of all members."""
+        return sum(sweep.steps for sweep in members.sweeps[: self.number + 1]) - self.reached.step
 
 
-def write(output: Path, sweep: Sweep, reached: Reached, digests: Mapping[str, str]) -> Path:
-    """Write the checkpoint of a sweep that writes ``output``, and return its path. Collective. See `write_checkpoint`."""
-    simulation, names = sweep.forward, list(sweep.adjoint.direct)
-    config = simulation.problem.config
-    rows = [[value, *(direct.get(name, 0.0) for name in names)] for value, direct in reached.parts]
-    tables = {"terms": np.array(rows, np.float64)} if rows else {}
+def write(output: Path, members: Members, place: Place, digests: Mapping[str, str]) -> Path:
+    """Write the checkpoint of a gradient that writes ``output``, and return its path. Collective. See `write_checkpoint`."""
+    simulation, config = members.forward, members.config
+    sweep, results, reached = members.sweeps[place.number], place.results, place.reached
+    direct = list(sweep.adjoint.direct)
+    tables = {
+        "terms": [[value, *(slopes.get(name, 0.0) for name in direct)] for value, slopes in reached.parts],
+        "values": results.values,
+        "numbers": [results.numbers[key] for key in _numbers(members)] if results.values else [],
+    }
     if simulation.problem.step_follows_solution:
-        tables["steps"] = np.array([tuple(steps) for steps in sweep.run.ranges], np.float64)
-    shapes = {f"{name} {axis}": n for name, table in tables.items() for axis, n in enumerate(table.shape)}
+        tables |= {f"steps{n}": [tuple(part) for part in one.run.ranges] for n, one in enumerate(members.sweeps)}
+    found = {name: np.array(table, np.float64) for name, table in tables.items() if table}
+    shapes = {f"{name} {axis}": n for name, table in found.items() for axis, n in enumerate(table.shape)}
+    fields = {**reached.cotangents, **{f"sums/{key}": array for key, array in results.sums.items()}}
+    blocks = {f"member{n}/{key}": block for key, each in results.blocks.items() for n, block in enumerate(each)}
     return write_checkpoint(
         output,
         simulation.communicator,
         config.grid,
-        step=sweep.steps - reached.step,
+        step=place.reversed(members),
         time=sweep.run.time_of(reached.step),
-        arrays={name: checkpoint_block(simulation, array) for name, array in reached.cotangents.items()},
+        arrays={**{name: checkpoint_block(simulation, array) for name, array in fields.items()}, **blocks},
         ranges=simulation.ranges,
-        scalars={"step": reached.step, **shapes},
-        attributes=attributes_of(sweep, digests),
+        scalars={"member": place.number, "step": reached.step, **shapes},
+        attributes=origin.attributes_of(WHAT, members, digests),
         keep=config.checkpoint.keep,
         method=config.output.method,
-        apart={name: _part(table, simulation.communicator, config.grid.ndim) for name, table in tables.items()},
+        apart={name: _part(table, simulation.communicator, config.grid.ndim) for name, table in found.items()},
     )
+
+
+def _numbers(members: Members) -> list[str]:
+    """The keys of the unknowns that are numbers."""
+    return [one.key for one in members.unknowns if one.kind == "number"]
 
 
 def _part(table: np.ndarray, communicator: Communicator, ndim: int) -> Part:
@@ -72,44 +93,58 @@ def _ranges(size: int, communicator: Communicator, ndim: int) -> list[tuple[int,
 
 
 def newest(output: Path, communicator: Communicator) -> Path | None:
-    """The newest valid checkpoint of the sweep that writes ``output``; see `origin.newest`. Collective."""
+    """The newest valid checkpoint of the gradient that writes ``output``; see `origin.newest`. Collective."""
     return origin.newest(output, WHAT, communicator)
 
 
-def read(path: Path, sweep: Sweep, digests: Mapping[str, str]) -> tuple[Reached, RunSteps]:
-    """Read the place of a sweep, and the steps of its run, from a checkpoint. Collective.
+def read(path: Path, members: Members, digests: Mapping[str, str]) -> tuple[Place, Members]:
+    """Read the place of a gradient, and the sweeps with the steps of their runs, from a checkpoint. Collective.
 
     Raises InputError, on all processes, if the input or its data have changed.
     """
-    simulation, names = sweep.forward, list(sweep.adjoint.direct)
-    communicator, config, rates = simulation.communicator, simulation.problem.config, list(sweep.adjoint.rates)
+    simulation = members.forward
+    communicator = simulation.communicator
     _, scalars, attributes = read_checkpoint(path, simulation.ranges, communicator, ())
-    from_rank_0(communicator, lambda: origin.refuse_changed(path, attributes, config, digests, FREE))
-    tables = {name: _table(path, name, scalars, communicator, config) for name in TABLES if f"{name} 0" in scalars}
-    run = sweep.run
-    if "steps" in tables:
-        ranges = [StepRange(time, int(first), dt, int(count)) for time, first, dt, count in tables["steps"].tolist()]
-        run = RunSteps(tuple(ranges), run.end)
-    reached, done = int(scalars.get("step", -1)), attributes["step"]
-    if reached < 0 or (run.ranges and reached + done != run.total):
+    from_rank_0(communicator, lambda: origin.refuse_changed(path, attributes, members.config, digests, FREE))
+
+    def rows(name: str) -> list[Any]:
+        return _table(path, name, scalars, communicator, len(simulation.ranges))
+
+    sweeps = []
+    for n, one in enumerate(members.sweeps):
+        ranges = [StepRange(time, int(first), dt, int(count)) for time, first, dt, count in rows(f"steps{n}")]
+        sweeps.append(replace(one, run=RunSteps(tuple(ranges), one.run.end)) if ranges else one)
+    members = replace(members, sweeps=tuple(sweeps))
+    number, step = int(scalars.get("member", -1)), int(scalars.get("step", -1))
+    if not 0 <= number < len(sweeps) or not 0 <= step <= sweeps[number].steps:
         raise InputError(
-            f"{path}: expected a place among the {run.total} steps, but got {reached}; take another checkpoint"
+            f"{path}: expected a place among the steps of this gradient, but got {step}; take another checkpoint"
         )
-    cotangents = {}
-    if done:
-        blocks, _, _ = read_checkpoint(path, simulation.ranges, communicator, rates)
-        cotangents = simulation.put({name: from_checkpoint(simulation, blocks[name]) for name in rates})
-    rows = tables.get("terms", np.zeros((0, 1 + len(names)))).tolist()
-    return Reached(reached, cotangents, [(row[0], dict(zip(names, row[1:], strict=True))) for row in rows]), run
+    direct, values = list(sweeps[number].adjoint.direct), rows("values")
+    parts = [(row[0], dict(zip(direct, row[1:], strict=True))) for row in rows("terms")]
+    fields = list(sweeps[number].adjoint.rates) if step < sweeps[number].steps else []
+    arrays = [one.key for one in members.unknowns if one.kind != "number"]
+    sums = [f"sums/{key}" for key in arrays if key not in members.own and values]
+    own = {key: [f"member{n}/{key}" for n in range(len(values))] for key in arrays if key in members.own and values}
+    names = [*fields, *sums, *(name for each in own.values() for name in each)]
+    blocks, _, _ = read_checkpoint(path, simulation.ranges, communicator, names)
+    found = simulation.put({name: from_checkpoint(simulation, blocks[name]) for name in (*fields, *sums)})
+    results = Results(
+        values,
+        dict(zip(_numbers(members), rows("numbers"), strict=bool(values))),
+        {key: [from_checkpoint(simulation, blocks[name]) for name in each] for key, each in own.items()},
+        {name.removeprefix("sums/"): found[name] for name in sums},
+    )
+    return Place(number, Reached(step, {name: found[name] for name in fields}, parts), results), members
 
 
-def _table(
-    path: Path, name: str, scalars: Mapping[str, object], communicator: Communicator, config: Config
-) -> np.ndarray:
-    """A table of numbers from a checkpoint, equal on all processes. Collective."""
+def _table(path: Path, name: str, scalars: Mapping[str, object], communicator: Communicator, ndim: int) -> list[Any]:
+    """A table of numbers from a checkpoint as nested lists, equal on all processes; empty if there is none. Collective."""
     shape = list[int]()
     while isinstance(n := scalars.get(f"{name} {len(shape)}"), int):
         shape.append(n)
-    ranges = _ranges(int(np.prod(shape)), communicator, config.grid.ndim)
-    blocks, _, _ = read_checkpoint(path, ranges, communicator, (name,))
-    return communicator.broadcast(blocks[name].reshape(shape) if communicator.rank == 0 else np.zeros(0))
+    if not shape:
+        return []
+    blocks, _, _ = read_checkpoint(path, _ranges(int(np.prod(shape)), communicator, ndim), communicator, (name,))
+    found: list[Any] = blocks[name].reshape(shape).tolist() if communicator.rank == 0 else []
+    return communicator.broadcast(found)

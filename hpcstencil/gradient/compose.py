@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 
+from hpcstencil.adjoint.members import Held
 from hpcstencil.adjoint.plan import SweepPlan, plan_of, steps_at_once
 from hpcstencil.adjoint.problem import Adjoint
 from hpcstencil.adjoint.run_steps import steps_of
+from hpcstencil.config.settings import Config
 from hpcstencil.distributed.halo import Fields
-from hpcstencil.gradient.checkpoints import attributes_of
-from hpcstencil.gradient.origin import digests_of
 from hpcstencil.gradient.recording import recorded
 from hpcstencil.gradient.samples import Samples
-from hpcstencil.gradient.stored_states import WHAT, OnDisk
+from hpcstencil.gradient.stored_states import WHAT, OnDisk, beside
 from hpcstencil.gradient.sweep import Sweep
-from hpcstencil.io.array_file import ArrayInMemory
 from hpcstencil.runtime.communicator import agree
 from hpcstencil.simulation.prepared import Decomposed
 from hpcstencil.simulation.simulation import Simulation
@@ -31,15 +29,13 @@ def sweep_of(
     forward: Simulation,
     adjoint: Adjoint,
     compose: Callable[[Decomposed], Simulation],
-    held: Mapping[str, ArrayInMemory],
-    output: Path | None = None,
+    held: Held,
 ) -> Sweep:
     """Compose the reverse sweep of a simulation. Collective.
 
     ``compose`` composes the adjoint problem on the blocks of the simulation. ``held`` are data of the objective from Python,
-    by dotted key. ``output`` is the file that a command writes, beside which states on disk lie. Raises InputError, on all
-    processes, if the blocks are too small for the adjoint, or if the data do not fit. If the steps follow the solution, the
-    sweep has none before `planned`.
+    by dotted key. Raises InputError, on all processes, if the blocks are too small for the adjoint, or if the data do not fit.
+    If the steps follow the solution, the sweep has none before `planned`.
     """
     communicator, topology = forward.communicator, forward.plan.topology
     at_once = steps_at_once(adjoint, topology, forward.kernel)
@@ -53,20 +49,21 @@ def sweep_of(
     several = reversing(at_once) if at_once > 1 else None
     backward = reversing(1)
     samples = samples_of(forward, backward, adjoint, held)
-    sweep = Sweep(forward, adjoint, backward, steps_of(forward.problem), data, several, at_once, samples)
-    return (
-        sweep if forward.problem.config.gradient.storage == "memory" else replace(sweep, stored=on_disk(sweep, output))
+    return stored_by(
+        Sweep(forward, adjoint, backward, steps_of(forward.problem), data, several, at_once, samples),
+        forward.problem.config,
     )
 
 
-def on_disk(sweep: Sweep, output: Path | None) -> OnDisk:
-    """The stored states of a sweep on disk, beside ``output`` or else beside NAME.gradient.h5 for an output NAME.h5 of the
-    input. Collective."""
-    forward = sweep.forward
-    if output is None:
-        path = forward.problem.config.output.path.absolute()
-        return OnDisk(path.with_name(f"{path.stem}.gradient.h5"), forward, {"of": WHAT})
-    return OnDisk(output, forward, attributes_of(sweep, digests_of(forward), WHAT))
+def stored_by(sweep: Sweep, config: Config) -> Sweep:
+    """The sweep with states stored as `gradient.storage` of the input says: on disk beside NAME.gradient.h5 for an output
+    NAME.h5."""
+    if config.gradient.storage == "memory":
+        return sweep
+    path = config.output.path.absolute()
+    return replace(
+        sweep, stored=OnDisk(beside(path.with_name(f"{path.stem}.gradient.h5")), sweep.forward, {"of": WHAT})
+    )
 
 
 def planned(sweep: Sweep, fields: Fields, check: Callable[[], None] = lambda: None) -> tuple[Sweep, SweepPlan]:
@@ -83,9 +80,7 @@ def planned(sweep: Sweep, fields: Fields, check: Callable[[], None] = lambda: No
     return sweep, plan
 
 
-def samples_of(
-    forward: Simulation, backward: Simulation, adjoint: Adjoint, held: Mapping[str, ArrayInMemory]
-) -> Samples | None:
+def samples_of(forward: Simulation, backward: Simulation, adjoint: Adjoint, held: Held) -> Samples | None:
     """The receivers that the objective sums over; None if there are none. Collective.
 
     Raises InputError, on all processes, if their data do not fit.
@@ -95,7 +90,7 @@ def samples_of(
     return None if problem.misfit is None else Samples(forward, backward, adjoint, data)
 
 
-def data_of(forward: Simulation, held: Mapping[str, ArrayInMemory]) -> dict[str, np.ndarray]:
+def data_of(forward: Simulation, held: Held) -> dict[str, np.ndarray]:
     """This process's blocks of the objective's data on the grid, by field. ``held`` are those from Python, by dotted key.
 
     Raises InputError, on this process alone.

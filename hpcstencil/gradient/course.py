@@ -28,12 +28,12 @@ class Reached:
 
 
 class Course:
-    """What accompanies a reverse sweep: this one does nothing. All methods are collective.
+    """What accompanies a reverse sweep: this one does nothing. All methods are collective."""
 
-    ``reached`` is the place where the sweep begins, None for the end of the run.
-    """
-
-    reached: Reached | None = None
+    @property
+    def reached(self) -> Reached | None:
+        """The place where the sweep begins; None for the end of the run."""
+        return None
 
     @property
     def most(self) -> int:

@@ -14,11 +14,11 @@ from hpcstencil.config.paths import objective_files
 from hpcstencil.config.provenance import differences, to_toml
 from hpcstencil.config.reader import from_mapping
 from hpcstencil.config.settings import Config
+from hpcstencil.gradient.members import Members
 from hpcstencil.io.file_read import inspect
 from hpcstencil.io.hdf5_validation import json_attribute
 from hpcstencil.problem.parameter_files import content_of
 from hpcstencil.runtime.communicator import Communicator, from_rank_0
-from hpcstencil.simulation.simulation import Simulation
 from hpcstencil.validation.errors import InputError
 from hpcstencil.validation.toml_text import parse
 
@@ -37,9 +37,10 @@ FREE = (
 FIXED = ("output.every",)
 
 
-def digests_of(simulation: Simulation) -> dict[str, str]:
+def digests_of(members: Members) -> dict[str, str]:
     """The SHA-256 of each array in the input, by dotted key. Collective."""
-    config, contents = simulation.problem.config, simulation.problem.contents
+    simulation, config = members.forward, members.config
+    contents = simulation.problem.contents
     files = objective_files(config)
     data = from_rank_0(
         simulation.communicator, lambda: {key: content_of(config, key, file).sha256 for key, file in files.items()}
@@ -47,11 +48,9 @@ def digests_of(simulation: Simulation) -> dict[str, str]:
     return {**{key: found.sha256 for key, found in contents.items()}, **data}
 
 
-def attributes_of(what: str, config: Config, kernels: tuple[str, str], digests: Mapping[str, str]) -> dict[str, str]:
-    """The attributes of a checkpoint of ``what``, such as "fit".
-
-    ``kernels`` are those of the run and of its adjoint, and ``digests`` those of `digests_of`.
-    """
+def attributes_of(what: str, members: Members, digests: Mapping[str, str]) -> dict[str, str]:
+    """The attributes of a checkpoint of ``what``, such as "fit". ``digests`` are those of `digests_of`."""
+    config, kernels = members.config, (members.forward.kernel, members.sweeps[0].backward.kernel)
     return {
         "of": what,
         "title": config.title,

@@ -1,33 +1,35 @@
-"""A reverse sweep that stops on request and continues later, by checkpoints and by stored states in files."""
+"""A gradient that stops on request and continues later, by checkpoints and by stored states in files."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from hpcstencil.adjoint.plan import SweepPlan
 from hpcstencil.checkpoint.paths import checkpoint_path, list_checkpoints, remove_locks, remove_stale, step_of
-from hpcstencil.gradient import checkpoints, origin, stored_states
+from hpcstencil.gradient import checkpoints, origin
+from hpcstencil.gradient.checkpoints import Place
 from hpcstencil.gradient.course import Course, Reached
-from hpcstencil.gradient.sweep import Sweep
+from hpcstencil.gradient.members import Members, Total
+from hpcstencil.gradient.stored_states import WHAT, OnDisk, beside, list_states, remove_states
+from hpcstencil.gradient.sweep import Result, Sweep
 from hpcstencil.runtime import signals
 from hpcstencil.runtime.communicator import Communicator, from_rank_0
 from hpcstencil.runtime.stopwatch import Stopwatch
 from hpcstencil.runtime.walltime import Walltime, passed
 from hpcstencil.simulation.checkpoint_time import seconds_to_checkpoint
 from hpcstencil.simulation.event_loop import StopRequests
-from hpcstencil.simulation.simulation import Simulation
 from hpcstencil.simulation.stepping import Pace
-from hpcstencil.validation.errors import InputError, StoppedEarly
+from hpcstencil.validation.errors import InputError, NumericsError, StoppedEarly
 
 
 def refuse_existing(output: Path) -> None:
     """Raise InputError if the file ``output`` of a gradient exists, or files of an interrupted one beside it."""
-    beside = [*list_checkpoints(output), *list_checkpoints(stored_states.beside(output))]
-    exists = output if output.exists() else next(iter(beside), None)
+    exists = output if output.exists() else next(iter([*list_checkpoints(output), *list_states(output)]), None)
     if exists is not None:
         raise InputError(
             f"{exists}: exists already; say --resume to continue this gradient, --overwrite to begin again, or choose another "
@@ -35,11 +37,12 @@ def refuse_existing(output: Path) -> None:
         )
 
 
-def newest_of(output: Path, communicator: Communicator) -> Path | None:
+def newest_of(output: Path, communicator: Communicator, first: int | None = None) -> Path | None:
     """The newest valid checkpoint of the gradient that writes ``output``, or the latest stored state of one that was
     interrupted before its first checkpoint; None if there is neither. Collective.
 
-    Raises InputError, on all processes, if it is that of something else, or if all checkpoints are damaged.
+    ``first`` is 0 for an ensemble. Raises InputError, on all processes, if it is that of something else, or if all checkpoints
+    are damaged.
     """
     path = checkpoints.newest(output, communicator)
 
@@ -50,26 +53,38 @@ def newest_of(output: Path, communicator: Communicator) -> Path | None:
             )
 
     from_rank_0(communicator, refuse_damaged)
-    return path or origin.newest(stored_states.beside(output), stored_states.WHAT, communicator)
+    return path or origin.newest(beside(output, first), WHAT, communicator)
 
 
 def remove(output: Path, communicator: Communicator) -> None:
     """Remove the checkpoints and stored states of the gradient that writes ``output``. Collective."""
-    for name in (output, stored_states.beside(output)):
-        remove_stale(name, communicator, after=-1)
-        remove_locks(name, communicator)
+    remove_stale(output, communicator, after=-1)
+    remove_locks(output, communicator)
+    remove_states(output, communicator)
+
+
+def stored_beside(output: Path, members: Members, digests: Mapping[str, str]) -> Members:
+    """The sweeps with their states beside ``output``, if they store them on disk. ``digests`` are those of the input."""
+    attributes, found = origin.attributes_of(WHAT, members, digests), []
+    for number, sweep in enumerate(members.sweeps):
+        path = beside(output, number if members.count else None)
+        stored = None if sweep.stored is None else OnDisk(path, sweep.forward, attributes)
+        found.append(replace(sweep, stored=stored))
+    return replace(members, sweeps=tuple(found))
 
 
 class Resumable(Course):
-    """The course of the sweep that writes ``output``, with checkpoints by the table [checkpoint]. Collective.
+    """The course of the gradient that writes ``output``, with checkpoints by the table [checkpoint]. Collective.
 
     It stops by the signal in ``request``, and at the walltime, counted from the time ``started`` of time.monotonic.
+    ``members`` are the sweeps, and ``place`` is that of the gradient.
     """
 
-    def __init__(self, output: Path, simulation: Simulation, request: signals.Request, started: float) -> None:
+    def __init__(self, output: Path, members: Members, request: signals.Request, started: float) -> None:
+        simulation = members.forward
         problem, communicator = simulation.problem, simulation.communicator
-        self.output, self.asked, self.communicator = output, problem.config.checkpoint, communicator
-        cells = problem.copies * math.prod(simulation.plan.topology.capacity())
+        self.output, self.asked, self.communicator = output, members.config.checkpoint, communicator
+        cells = math.prod(simulation.plan.topology.capacity())
         self.pace = Pace(simulation.steps.first_cells // cells, communicator, Stopwatch())
         self.writing, self.calling = (
             seconds_to_checkpoint(problem),
@@ -78,50 +93,80 @@ class Resumable(Course):
         walltime = Walltime(self.asked.walltime, communicator, started)
         self.stops = StopRequests(request, walltime, lambda: self.writing + self.calling, communicator)
         self.last, self.taken, self.saved = time.monotonic(), 0, -1
-        self.digests = origin.digests_of(simulation)
-        self.sweep: Sweep | None = None
-        self.reached = None
+        self.digests = origin.digests_of(members)
+        self.members = stored_beside(output, members, self.digests)
+        self.continued: Place | None = None
+        self.place = Place(0, Reached(0))
         communicator.watch.output(output)
 
-    def resumed(self, sweep: Sweep, newest: Path) -> Sweep:
-        """Return the sweep with the steps of the interrupted one that wrote the file ``newest``, and take over its place.
-        Collective.
+    def resume(self, newest: Path) -> None:
+        """Take over the place, and recorded steps, of the interrupted gradient that wrote the file ``newest``. Collective.
 
         Raises InputError, on all processes, if that had another input.
         """
         if newest == checkpoint_path(self.output, step_of(newest)):
-            self.reached, run = checkpoints.read(newest, sweep, self.digests)
-            sweep = replace(sweep, run=run)
-        return sweep
+            self.continued, self.members = checkpoints.read(newest, self.members, self.digests)
 
-    def recording(self) -> None:
-        """Raise StoppedEarly, on all processes, if the run must stop while its steps are recorded. Collective."""
+    def planned(self) -> tuple[SweepPlan, ...]:
+        """Plan the sweeps, for which steps that follow the solution are recorded. Collective.
+
+        Raises StoppedEarly, on all processes, if the run must stop meanwhile.
+        """
+        sweeps = self.members.sweeps
+        self.members, plans = self.members.planned(
+            lambda number: sweeps[number].forward.initial_fields(), self._recording
+        )
+        return plans
+
+    def _recording(self) -> None:
         self._tell_watch(1)
         if reason := self.stops.reason():
             raise StoppedEarly(
                 f"stopped by {reason} while the steps were recorded: nothing was written; run the same command again"
             )
 
-    def begin(self, sweep: Sweep, states: int, size: int) -> None:
-        """Begin a sweep with at most ``states`` stored states, of ``size`` bytes on disk. Collective.
+    def total(self, plans: Sequence[SweepPlan]) -> Total:
+        """Return the objective and its gradient. Collective.
 
-        Files of another sweep are removed, unless this one continues. Raises InputError, on all processes, if a stored state is
-        damaged or not one of this sweep, EnvironmentProblem if the disk has no room.
+        Files of another gradient are removed, unless this one continues. Raises InputError, on all processes, if a stored state
+        is damaged or not one of this gradient, EnvironmentProblem if the disk has no room, StoppedEarly if the run must stop,
+        and NumericsError, after which there are no files to continue from, if something is not finite.
         """
-        before = sweep.steps if self.reached is None else self.reached.step
-        if sweep.stored is None:
-            remove_stale(stored_states.beside(self.output), self.communicator, after=-1)
-        else:
-            config = sweep.forward.problem.config
-            what = (stored_states.WHAT, config, self.digests, checkpoints.FREE)
-            sweep.stored.adopt(before, max(states - 1, 0), lambda path: origin.refuse_other(path, *what))
-            sweep.stored.refuse_full_disk(size)
-        remove_stale(self.output, self.communicator, after=-1 if self.reached is None else sweep.steps - before)
+        self.place = self.continued or Place(0, Reached(self.members.sweeps[0].steps))
+        self._adopt(self.place.number, plans)
+        done = self.place.reversed(self.members)
+        remove_stale(self.output, self.communicator, after=-1 if self.continued is None else done)
         remove_locks(self.output, self.communicator)
-        self.sweep = sweep
-        self.reached = self.reached or Reached(sweep.steps)
-        if sweep.forward.problem.step_follows_solution and before == sweep.steps:
+        if self.members.forward.problem.step_follows_solution and self.continued is None:
             self._save()  # the recorded steps
+
+        def result(number: int, sweep: Sweep) -> Result:
+            if number > self.place.number:
+                self.place = Place(number, Reached(sweep.steps), self.place.results)
+                self._save()
+                self._adopt(number, plans)
+            return sweep(sweep.forward.initial_fields(), plans[number].states, self)
+
+        try:
+            return self.members.total(result, self.place.results)
+        except NumericsError:  # a gradient that continues would fail again
+            remove(self.output, self.communicator)
+            raise
+
+    def _adopt(self, number: int, plans: Sequence[SweepPlan]) -> None:
+        """Take over the stored states of a member, which is to begin or to continue, from files."""
+        stored, plan = self.members.sweeps[number].stored, plans[number]
+        if stored is None:
+            remove_states(self.output, self.communicator)
+            return
+        what = (WHAT, self.members.config, self.digests, checkpoints.FREE)
+        before, most = self.place.reached.step, max(plan.states - 1, 0)
+        stored.adopt(before, most, lambda path: origin.refuse_other(path, *what))
+        stored.refuse_full_disk(plan.bytes_on_disk)
+
+    @property
+    def reached(self) -> Reached:
+        return self.place.reached
 
     @property
     def most(self) -> int:
@@ -141,26 +186,25 @@ class Resumable(Course):
         self.communicator.watch.step(self.taken)
 
     def check(self) -> None:
-        assert self.sweep is not None and self.reached is not None
         if not (reason := self.stops.reason()):
             return
-        done = self.sweep.steps - self.reached.step
-        if self.sweep.stored is not None:
-            self.sweep.stored.flush()
+        stored, done = self.members.sweeps[self.place.number].stored, self.place.reversed(self.members)
+        if stored is not None:
+            stored.flush()
         if self.saved != done:
             self._save()
+        steps = sum(sweep.steps for sweep in self.members.sweeps)
         raise StoppedEarly(
-            f"stopped by {reason} after {done} of {self.sweep.steps} steps in reverse, with a checkpoint; run the same command "
-            "with --resume to continue"
+            f"stopped by {reason} after {done} of {steps} steps in reverse, with a checkpoint; run the same command with "
+            "--resume to continue"
         )
 
     def moved(self, reached: Reached) -> None:
-        assert self.sweep is not None
-        before, self.reached = self.reached, reached
+        before = self.place.reversed(self.members)
+        self.place = replace(self.place, reached=reached)
         if not reached.step:
-            return  # all is done but the file of the gradient
-        assert before is not None
-        if self._is_due(self.sweep.steps - before.step, self.sweep.steps - reached.step):
+            return  # the sweep of a member ends
+        if self._is_due(before, self.place.reversed(self.members)):
             self._save()
         self.check()
 
@@ -172,9 +216,8 @@ class Resumable(Course):
         return minutes is not None and passed(self.communicator, 60 * minutes, self.last)
 
     def _save(self) -> None:
-        """Write a checkpoint of the place that the sweep has reached."""
-        assert self.sweep is not None and self.reached is not None
+        """Write a checkpoint of the place that the gradient has reached."""
         start = time.monotonic()
-        path = checkpoints.write(self.output, self.sweep, self.reached, self.digests)
+        path = checkpoints.write(self.output, self.members, self.place, self.digests)
         self.saved, self.last = step_of(path), time.monotonic()
         self.writing = max(self.writing, self.last - start)

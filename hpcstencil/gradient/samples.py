@@ -6,6 +6,7 @@ cells, again in that order. So neither depends on the decomposition.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Mapping
 from functools import cached_property
@@ -47,6 +48,12 @@ class Samples:
         self.cells = CellSamples(self.part.cells, record, self.part.width, forward.device_grid.devices)
         self.weights: list[np.ndarray] = []
         self.spread: Spread | None = None
+
+    def of_member(self, forward: Simulation, observed: Mapping[str, np.ndarray]) -> Samples:
+        """The same receivers for another member of an ensemble, with its data. No values may have been taken yet."""
+        other = copy.copy(self)
+        other.forward, other.observed = forward, observed
+        return other
 
     def values(self, fields: Fields, parameters: Mapping[str, Any], time: float) -> np.ndarray:
         """The values at all receivers, float64 by number, on rank 0; zeros on the others. Collective."""

@@ -5,6 +5,7 @@ States are known by the number of steps before them. Each has the fields that th
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -14,7 +15,7 @@ from hpcstencil.checkpoint.checkpoint import read_checkpoint, write_checkpoint
 from hpcstencil.checkpoint.paths import checkpoint_path, list_checkpoints, remove_locks, remove_stale, step_of
 from hpcstencil.checkpoint.seal import Damaged
 from hpcstencil.distributed.halo import Fields
-from hpcstencil.runtime.communicator import agree, from_rank_0
+from hpcstencil.runtime.communicator import Communicator, agree, from_rank_0
 from hpcstencil.runtime.filesystem import file_errors
 from hpcstencil.simulation.dry_run import human
 from hpcstencil.simulation.file_blocks import checkpoint_block, from_checkpoint
@@ -79,7 +80,7 @@ class InMemory:
 
 
 class OnDisk:
-    """States in files ``NAME.state.checkpoint.STEP.h5`` beside the output ``NAME.h5`` of a sweep.
+    """States in files ``NAME.state.checkpoint.STEP.h5``, where ``output`` is the path NAME.state.h5 (`beside`).
 
     They are written and sealed like checkpoints of a run, so any number of processes can read them. In memory there are state
     0, the state that steps begin with, and one that was added after that. The latter is written when steps are to begin with
@@ -92,7 +93,7 @@ class OnDisk:
     room: Room  # since the sweep has begun
 
     def __init__(self, output: Path, simulation: Simulation, attributes: Mapping[str, str]) -> None:
-        self.output, self.simulation, self.attributes = beside(output), simulation, attributes
+        self.output, self.simulation, self.attributes = output, simulation, attributes
         self.held: dict[int, Fields] = {}
         self.times: dict[int, float] = {}
         self.written: set[int] = set()
@@ -216,6 +217,28 @@ class OnDisk:
         return self.room.copied(simulation.put({name: from_checkpoint(simulation, blocks[name]) for name in names}))
 
 
-def beside(output: Path) -> Path:
-    """The name to which the states of a sweep belong that writes ``output``, as checkpoints belong to that of a run."""
-    return output.with_name(f"{output.stem}.state.h5")
+def beside(output: Path, member: int | None = None) -> Path:
+    """The path to which the states of a sweep belong, as checkpoints belong to that of a run: NAME.state.h5 beside the output
+    NAME.h5 of the sweep, or NAME.memberN.state.h5 for a member of an ensemble."""
+    return output.with_name(f"{output.stem}{'' if member is None else f'.member{member}'}.state.h5")
+
+
+def list_states(output: Path) -> list[Path]:
+    """The files of states beside ``output``, of all members, those of the last member and state first."""
+    pattern = re.compile(rf"{re.escape(output.stem)}(\.member\d+)?\.state\.checkpoint\.(\d{{12,}})\.h5(\.tmp)?")
+    folder = output.parent
+    found = [match for path in (folder.iterdir() if folder.is_dir() else ()) if (match := pattern.fullmatch(path.name))]
+    ordered = sorted(found, key=lambda match: (int((match[1] or ".member0")[7:]), int(match[2])), reverse=True)
+    return [folder / match[0] for match in ordered]
+
+
+def remove_states(output: Path, communicator: Communicator) -> None:
+    """Remove the files of `list_states`. Collective. Raises EnvironmentProblem if one cannot be removed."""
+
+    def remove() -> None:
+        if communicator.rank == 0:
+            for path in list_states(output):
+                with file_errors(path, "remove"):
+                    path.unlink(missing_ok=True)
+
+    agree(communicator, remove)

@@ -6,19 +6,23 @@ products   Σ λ (∂f/∂u v) = Σ ((∂f/∂u)ᵀ λ) v for random λ and v, a
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
 from hpcstencil.adjoint.plan import SweepPlan
-from hpcstencil.adjoint.problem import ADJOINT, GRADIENT, PRODUCTS, TANGENT, TRANSPOSED
+from hpcstencil.adjoint.problem import ADJOINT, GRADIENT, PRODUCTS, TANGENT, TRANSPOSED, Unknown
 from hpcstencil.distributed.halo import Fields
+from hpcstencil.gradient.members import Members, compiled_like
 from hpcstencil.gradient.sweep import Sweep
 from hpcstencil.symbolic import numpy_evaluate
-from hpcstencil.symbolic.expressions import Field, Node, Noise, Pointwise
+from hpcstencil.symbolic.expressions import PARAMETER_FIELD, Field, Node, Noise, Pointwise
 from hpcstencil.validation.errors import NumericsError
 
 LARGEST = 1e-3  # the first h, of directions as large as the unknowns
@@ -53,9 +57,13 @@ class Tested:
         return self.difference <= MOST
 
 
-def measured(sweep: Sweep, plan: SweepPlan) -> Tested:
-    """Take both tests. Collective. The fields must be float64."""
-    return Tested(_remainders(sweep, plan), _difference(sweep))
+def measured(members: Members, plans: Sequence[SweepPlan]) -> Tested:
+    """Take both tests. Collective. The fields must be float64.
+
+    The remainders are those of the sum over the members of an ensemble. The products are those of the first, since all have the
+    same trees.
+    """
+    return Tested(_remainders(members, plans), _difference(members.sweeps[0]))
 
 
 def tell(found: Tested) -> str:
@@ -93,32 +101,67 @@ def _sum(sweep: Sweep, tree: Node, fields: Fields) -> float:
     return float(reductions.sums(fields, problem.parameters, 0.0, np.maximum(np.abs(low), np.abs(high)))[0])
 
 
-def _remainders(sweep: Sweep, plan: SweepPlan) -> tuple[float, ...]:
-    forward, unknowns = sweep.forward, sweep.adjoint.unknowns
-    problem, start = forward.problem, forward.initial_fields()
-    result = sweep(start, plan.states)
-    slope, numbers, arrays = 0.0, dict[str, float](), Fields()
-    for stream, one in enumerate(unknowns):
-        if one.kind == "number":
-            numbers[one.name] = 0.7 * (abs(problem.parameters[one.name]) or 1.0)
-            slope += numbers[one.name] * result.numbers[one.key]
-            continue
-        name = one.name if one.kind == "initial" else one.field.replace(GRADIENT, "parameter.")
-        largest = float(forward.communicator.maximum(np.array([np.abs(forward.block(start[name])).max()]))[0])
-        arrays |= forward.put({name: _random(sweep, stream, largest or 1.0)})
-        product = Field("derivative") * Field("direction")
-        slope += _sum(sweep, product, {"derivative": result.arrays[one.key], "direction": arrays[name]})
+@dataclass(frozen=True)
+class Moved:
+    """A direction of the unknowns of one member: its numbers by name, and its arrays by field."""
 
-    def objective(h: float) -> float:
-        parameters = {**problem.parameters, **{name: problem.parameters[name] + h * d for name, d in numbers.items()}}
-        moved = replace(sweep, forward=forward.with_problem(replace(problem, parameters=parameters)))
-        fields = moved.forward.initial_fields()
-        fields |= {name: fields[name] + d.dtype.type(h) * d for name, d in arrays.items()}
+    numbers: Mapping[str, float]
+    arrays: Fields
+
+
+def _place(one: Unknown) -> str:
+    """The field of the equation that an unknown array is, or that holds it."""
+    return one.name if one.kind == "initial" else one.field.replace(GRADIENT, PARAMETER_FIELD)
+
+
+def _direction(members: Members, number: int) -> Moved:
+    """A random direction for the member of this number. Those of unknowns that all members share are the same. Collective."""
+    sweep = members.sweeps[number]
+    forward, start = sweep.forward, sweep.forward.initial_fields()
+    numbers, arrays, count = dict[str, float](), Fields(), len(members.unknowns)
+    for stream, one in enumerate(members.unknowns):
+        own = number * count if one.key in members.own else 0
+        if one.kind == "number":
+            size = 0.7 * (abs(forward.problem.parameters[one.name]) or 1.0)
+            numbers[one.name] = size * (-1) ** (own // count)
+            continue
+        largest = float(forward.communicator.maximum(np.array([np.abs(forward.block(start[_place(one)])).max()]))[0])
+        arrays |= forward.put({_place(one): _random(sweep, stream + own, largest or 1.0)})
+    return Moved(numbers, arrays)
+
+
+def _remainders(members: Members, plans: Sequence[SweepPlan]) -> tuple[float, ...]:
+    total = members.total(lambda number, sweep: sweep(sweep.forward.initial_fields(), plans[number].states))
+    slope = 0.0
+    for number, sweep in enumerate(members.sweeps):
+        along = _direction(members, number)
+        for one in members.unknowns:
+            if number and one.key not in members.own:
+                continue
+            given: Any = total.numbers[one.key] if one.kind == "number" else total.blocks[one.key]
+            derivative = given[number] if one.key in members.own else given
+            if one.kind == "number":
+                slope += along.numbers[one.name] * float(derivative)
+                continue
+            product = Field("derivative") * Field("direction")
+            fields = {**sweep.forward.put({"derivative": derivative}), "direction": along.arrays[_place(one)]}
+            slope += _sum(sweep, product, fields)
+
+    def objective(h: float, number: int, sweep: Sweep) -> float:
+        problem, along = sweep.forward.problem, _direction(members, number)
+        parameters = {
+            **problem.parameters,
+            **{name: problem.parameters[name] + h * d for name, d in along.numbers.items()},
+        }
+        moved = replace(sweep, forward=sweep.forward.with_problem(replace(problem, parameters=parameters)))
+        fields = compiled_like(moved, sweep).forward.initial_fields()
+        fields |= {name: fields[name] + d.dtype.type(h) * d for name, d in along.arrays.items()}
         return moved.value(fields)
 
     sizes = [LARGEST / 2**n for n in range(HALVINGS + 1)]
-    scale = abs(result.value) or 1.0
-    return tuple(abs(objective(h) - result.value - h * slope) / scale for h in sizes)
+    scale = abs(total.value) or 1.0
+    values = [members.value(functools.partial(objective, h)) for h in sizes]
+    return tuple(abs(value - total.value - h * slope) / scale for h, value in zip(sizes, values, strict=True))
 
 
 def _difference(sweep: Sweep) -> float:

@@ -159,6 +159,38 @@ class ArrayInMemory:
         return np.ascontiguousarray(whole[tuple(slice(start, stop) for start, stop in ranges)])
 
 
+@dataclass(frozen=True)
+class ArrayOfMember:
+    """What the member number ``member`` of an ensemble has of an ``array``, with the methods of `ArrayFile`.
+
+    That is the whole array, or its part at this index if its first axis is that of the ``members``. In an HDF5 file only arrays
+    of receivers and the fields of an ensemble's output have such an axis: other datasets with an axis more than the grid are
+    series of snapshots.
+    """
+
+    array: ArrayFile | ArrayInMemory
+    member: int
+    members: int
+
+    def whole(self) -> np.ndarray:
+        """Read the samples of receivers, an array with two axes or, with that of the members, three. See `ArrayFile.whole`."""
+        values = self.array.whole()
+        return values[self.member] if values.ndim == 3 and len(values) == self.members else values
+
+    def read(self, ranges: Sequence[Range], shape: Sequence[int]) -> np.ndarray:
+        """Read a block of an array on the grid. See `ArrayFile.read`."""
+        array, own = self.array, (self.members, *shape)
+        if isinstance(array, ArrayFile) and array.name:
+            from hpcstencil.io.file_read import read_block
+
+            return read_block(array.path, array.name, ranges, shape=shape, member=(self.member, self.members))
+        if isinstance(array, ArrayFile) and array.kind == IMAGE:
+            return array.read(ranges, shape)
+        if array.whole().shape == own:
+            return array.read([(self.member, self.member + 1), *ranges], own)[0]
+        return array.read(ranges, shape)
+
+
 def _series_hint(found: Sequence[int], shape: Sequence[int]) -> str:
     """The end of a message about an array of the wrong shape that may be a time series."""
     return ", or write { series = ..., dt = ... } for samples in time" if len(found) == 1 < len(shape) else ""
@@ -169,13 +201,14 @@ def array_of(text: str) -> ArrayFile | ArrayInMemory | None:
     return ArrayInMemory() if text == IN_MEMORY else ArrayFile.of(text)
 
 
-def scanned(array: ArrayFile | ArrayInMemory, shape: Sequence[int]) -> ArrayContents:
+def scanned(array: ArrayFile | ArrayInMemory | ArrayOfMember, shape: Sequence[int]) -> ArrayContents:
     """Summarize an array of the grid's ``shape``, which is read once, a few planes at a time.
 
     Raises InputError if the array is missing, does not fit, or holds non-finite values; EnvironmentProblem if reading a file
     fails.
     """
     digest, lowest, largest = hashlib.sha256(), math.inf, -math.inf
+    prefix = array.array.prefix if isinstance(array, ArrayOfMember) else array.prefix
     planes = max(1, VALUES_AT_ONCE // math.prod(shape[1:]))
     for start in range(0, shape[0], planes):
         ranges = [(start, min(start + planes, shape[0])), *((0, n) for n in shape[1:])]
@@ -185,7 +218,7 @@ def scanned(array: ArrayFile | ArrayInMemory, shape: Sequence[int]) -> ArrayCont
             index = np.argwhere(~finite)[0]
             cell = ", ".join(map(str, (index + [start, *[0] * (len(shape) - 1)]).tolist()))
             raise InputError(
-                f"{array.prefix}expected finite numbers, but got {block[tuple(index)]} in cell [{cell}]; correct it"
+                f"{prefix}expected finite numbers, but got {block[tuple(index)]} in cell [{cell}]; correct it"
             )
         digest.update(block.data)
         lowest, largest = min(lowest, float(block.min())), max(largest, float(block.max()))

@@ -100,7 +100,9 @@ def _series(
     """Create an empty series that can grow, with the axes (members, rows, receivers); the first and last are optional."""
     properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     own = math.prod(receivers)
-    properties.set_chunk((*members, max(1, min(ROWS, MOST_VALUES // own)), *(min(n, MOST_VALUES) for n in receivers)))
+    rows = max(1, min(ROWS, MOST_VALUES // own))
+    apart = tuple(1 for _ in members) if receivers else members
+    properties.set_chunk((*apart, rows, *(min(n, MOST_VALUES) for n in receivers)))
     # Space for a new chunk is allocated when the series grows, on all ranks alike. The default in a file that one process has
     # laid out is to allocate it on writing; the second chunk would then fail with MPI_ERR_TYPE on several ranks (HDF5 1.10.8).
     properties.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
@@ -230,8 +232,8 @@ def lay_out_diagnostics(file: h5py.File, names: Sequence[str], members: tuple[in
 def lay_out_probes(group: h5py.Group, description: Description, name: str) -> None:
     """Create the datasets of a table of [probes] in its group.
 
-    They are ``values`` with the axes (time, receiver), empty and in the run's dtype; ``time`` and ``step``; and the
-    coordinates ``x``, ``y``, ``z`` of the receivers, float64 of shape (receiver,).
+    They are ``values`` with the axes (time, receiver), in an ensemble (member, time, receiver), empty and in the run's dtype;
+    ``time`` and ``step``; and the coordinates ``x``, ``y``, ``z`` of the receivers, float64 of shape (receiver,).
     """
     places, probed = description.receivers[name], description.probed[name]
     time = _series(group, "time", np.float64, np.nan)
@@ -240,10 +242,13 @@ def lay_out_probes(group: h5py.Group, description: Description, name: str) -> No
     step = _series(group, "step", np.int64, -1)
     group["receiver"] = np.arange(len(places))
     group["receiver"].make_scale("receiver")
-    values = _series(group, VALUES, description.dtype, np.nan, receivers=(len(places),))
+    members = description.layout.members
+    values = _series(group, VALUES, description.dtype, np.nan, members, receivers=(len(places),))
     for series in (step, values):
-        series.dims[0].attach_scale(time)
-    values.dims[1].attach_scale(group["receiver"])
+        series.dims[len(members) if series is values else 0].attach_scale(time)
+    values.dims[values.ndim - 1].attach_scale(group["receiver"])
+    if members:
+        values.dims[0].attach_scale(group.file["member"])
     for axis, along in zip(description.layout.grid.axes, places.T, strict=True):
         group[axis] = along
         group[axis].dims[0].attach_scale(group["receiver"])

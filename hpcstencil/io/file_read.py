@@ -186,17 +186,23 @@ def read_whole(path: Path, name: str) -> np.ndarray:
 
 
 def read_block(
-    path: Path, name: str, ranges: Sequence[Range], shape: Sequence[int] | None = None, dtype: Any = None
+    path: Path,
+    name: str,
+    ranges: Sequence[Range],
+    shape: Sequence[int] | None = None,
+    dtype: Any = None,
+    member: tuple[int, int] | None = None,
 ) -> np.ndarray:
     """Read the hyperslab ``ranges`` (global, half-open, per axis) of the dataset ``name``. Not collective.
 
     The result is a C-contiguous array without ghost cells, converted to ``dtype`` if that is given. If the dataset has one
     more leading axis, it is a series of snapshots, and the last committed one is read. If ``shape`` (of the whole grid) is
-    given, the dataset must have it. Raises InputError if the file or dataset is missing or does not fit, EnvironmentProblem
-    if reading fails.
+    given, the dataset must have it. If the dataset is a field in the output of an ensemble, ``member`` says of which one the
+    block is: its index, and the number of members, which the file must have. Raises InputError if the file or dataset is
+    missing or does not fit, EnvironmentProblem if reading fails.
     """
     with open_for_reading(path) as file:
-        return _block(path, file, name, ranges, shape, dtype)
+        return _block(path, file, name, ranges, shape, dtype, member)
 
 
 def read_blocks(
@@ -211,19 +217,33 @@ def read_blocks(
 
 
 def _block(
-    path: Path, file: h5py.File, name: str, ranges: Sequence[Range], shape: Sequence[int] | None, dtype: Any
+    path: Path,
+    file: h5py.File,
+    name: str,
+    ranges: Sequence[Range],
+    shape: Sequence[int] | None,
+    dtype: Any,
+    member: tuple[int, int] | None = None,
 ) -> np.ndarray:
     """Read a block from an open file, see `read_block`."""
     dataset = numbers(path, file, name)
-    repeated = dataset.ndim == len(ranges) + 1
-    there = dataset.shape[repeated:]
+    before: tuple[int, ...] = ()
+    if member is not None and "member" in file and dataset.ndim == len(ranges) + 2:
+        if dataset.shape[0] != member[1]:
+            raise InputError(
+                f"{path}: '{name}' has {dataset.shape[0]} members, expected {member[1]}; take the output of an ensemble of "
+                "this size"
+            )
+        before = member[:1]
+    repeated = dataset.ndim == len(ranges) + len(before) + 1
+    there = dataset.shape[len(before) + repeated :]
     if len(there) != len(ranges) or (shape is not None and there != tuple(shape)):
         expected = tuple(shape) if shape is not None else f"{len(ranges)} axes"
         raise InputError(f"{path}: '{name}' has shape {there}, expected {expected}: it must be on the same grid")
-    snapshots = dataset.shape[0] if repeated else 0
+    snapshots = dataset.shape[len(before)] if repeated else 0
     if repeated and "time" in file:
         snapshots = min(snapshots, numbers(path, file, "time", 1).size)
     if repeated and snapshots == 0:
         raise InputError(f"{path}: '{name}' holds no snapshot yet")
-    index = ((snapshots - 1,) if repeated else ()) + tuple(slice(start, stop) for start, stop in ranges)
+    index = before + ((snapshots - 1,) if repeated else ()) + tuple(slice(start, stop) for start, stop in ranges)
     return np.ascontiguousarray(dataset[index], dtype=dtype)

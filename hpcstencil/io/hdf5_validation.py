@@ -122,14 +122,15 @@ def series(path: Path, group: h5py.Group, name: str, kinds: str = REAL) -> np.nd
 
 
 def probe_datasets(path: Path, file: h5py.File, name: str) -> tuple[h5py.Dataset, dict[str, h5py.Dataset]]:
-    """Return (values, places) of a table of probes: the samples (times, receivers), and the coordinates by axis.
+    """Return (values, places) of a table of probes: the samples (times, receivers), in an ensemble (members, times, receivers),
+    and the coordinates by axis.
 
     Raises InputError if a dataset is missing or malformed, or if the coordinates do not fit the samples.
     """
     group = file[f"{PROBES}/{name}"]
-    values = numbers(path, group, VALUES, 2)
+    values = numbers(path, group, VALUES, 3 if "member" in file else 2)
     places = {axis: numbers(path, group, axis, 1) for axis in "xyz" if axis in group}
-    if {len(along) for along in places.values()} != {values.shape[1]}:
+    if {len(along) for along in places.values()} != {values.shape[-1]}:
         raise InputError(f"{path}: expected a place for each receiver of {PROBES}/{name}; run its input again")
     return values, places
 

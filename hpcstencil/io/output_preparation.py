@@ -105,10 +105,10 @@ def _check_same(file: h5py.File, path: Path, description: Description) -> None:
                for name, kinds in (("time", "f"), ("step", WHOLE))]  # fmt: skip
     measured = [numbers(path, file[DIAGNOSTICS], name, 1, 2) for name in file[DIAGNOSTICS]]
     for group, places in probes.items():
-        measured.append(numbers(path, file, group + VALUES, 2))
-        if measured[-1].shape[1] != len(places):
+        measured.append(numbers(path, file, group + VALUES, 2 + len(layout.members)))
+        if measured[-1].shape[-1] != len(places):
             raise InputError(
-                f"{path}: '{group}' has {measured[-1].shape[1]} receivers, this run {len(places)}; choose another --output"
+                f"{path}: '{group}' has {measured[-1].shape[-1]} receivers, this run {len(places)}; choose another --output"
             )
     for dataset in (*counted, *measured, *(there[name] for name in fields)):
         if dataset.maxshape.count(None) != 1 or dataset.dtype.kind not in "fi" or dataset.dtype.itemsize not in (4, 8):

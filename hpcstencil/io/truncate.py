@@ -57,7 +57,7 @@ def cut_back(path: Path, fields: Sequence[str], step: int | None, attributes: At
         for name in fields:
             file[name].resize(len(file["time"]), growing_axis(file[name]))
         for group, name in sampled(file):
-            file[group][name].resize(len(file[group]["time"]), 0)
+            file[group][name].resize(len(file[group]["time"]), growing_axis(file[group][name]))
 
     names = list(fields)
     with open_alone(path, "r") as file:

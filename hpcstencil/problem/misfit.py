@@ -13,7 +13,7 @@ import numpy as np
 
 from hpcstencil.config.probes import probe_key
 from hpcstencil.config.settings import Config
-from hpcstencil.io.array_file import ArrayInMemory
+from hpcstencil.io.array_file import ArrayInMemory, ArrayOfMember
 from hpcstencil.symbolic.differentiate import ONE, ZERO, over, plus, times
 from hpcstencil.symbolic.expressions import (
     SUM,
@@ -141,7 +141,7 @@ def _has_sum(tree: Node) -> bool:
 
 
 def observed(
-    config: Config, misfit: Misfit, shape: tuple[int, int], held: Mapping[str, ArrayInMemory]
+    config: Config, misfit: Misfit, shape: tuple[int, int], held: Mapping[str, ArrayInMemory | ArrayOfMember]
 ) -> dict[str, np.ndarray]:
     """Read the data of a misfit: float64 arrays of this ``shape``, (samples, receivers), by name.
 

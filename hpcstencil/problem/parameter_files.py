@@ -6,6 +6,7 @@ case. Checkpoints leave it out.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
@@ -13,7 +14,7 @@ import numpy as np
 
 from hpcstencil.config.paths import array_files, objective_files, series_files
 from hpcstencil.config.settings import Config
-from hpcstencil.io.array_file import ArrayContents, ArrayFile, ArrayInMemory, scanned, series_in
+from hpcstencil.io.array_file import ArrayContents, ArrayFile, ArrayInMemory, ArrayOfMember, scanned, series_in
 from hpcstencil.numerics.topology import Range
 from hpcstencil.symbolic.expressions import PARAMETER_FIELD, Field, Node, Series, is_parameter_field, walk
 from hpcstencil.validation.errors import InputError
@@ -42,14 +43,23 @@ def contents_of(config: Config, held: Mapping[str, ArrayInMemory] | None = None)
 
 def content_of(config: Config, key: str, array: ArrayFile | ArrayInMemory) -> ArrayContents:
     """Read and summarize the array for one ``key`` of the input, as `contents_of` does for all."""
-    samples = (
-        key in objective_files(config) and config.probes
-    )  # may be of receivers; `misfit.observed` knows their number
+    data = key in objective_files(config)
+    samples = data and config.probes  # may be of receivers; `misfit.observed` knows their number
     try:
+        if data and config.ensemble and not samples:
+            return _of_members(array, config)
         shape = array.whole().shape if samples else config.grid.shape
         return series_in(array) if key in series_files(config) else scanned(array, shape)
     except InputError as error:
         raise InputError(f"{key}: {error}") from None
+
+
+def _of_members(array: ArrayFile | ArrayInMemory, config: Config) -> ArrayContents:
+    """Summarize data on the grid for the objectives of the members of an ensemble. Raises the errors of `scanned`."""
+    count = len(next(iter(config.ensemble.values())))
+    each = [scanned(ArrayOfMember(array, member, count), config.grid.shape) for member in range(count)]
+    digest = hashlib.sha256("".join(one.sha256 for one in each).encode()).hexdigest()
+    return ArrayContents(digest, min(one.lowest for one in each), max(one.largest for one in each))
 
 
 def array_blocks(

@@ -11,7 +11,7 @@ import numpy as np
 
 from hpcstencil.config.settings import Config
 from hpcstencil.equations import Equation, Limited
-from hpcstencil.io.array_file import ArrayContents, ArrayFile, ArrayInMemory
+from hpcstencil.io.array_file import ArrayContents, ArrayFile, ArrayInMemory, ArrayOfMember
 from hpcstencil.numerics.finite_differences import is_large
 from hpcstencil.numerics.integrators import ERROR, NEW, Method
 from hpcstencil.numerics.schedule import Schedule
@@ -101,7 +101,7 @@ class Problem:
         """The number of steps between two states that add to the objective; None if only the last state does."""
         return self.config.objective.every_steps if self.misfit is None else self.receivers[self.misfit.table].every
 
-    def observed(self, held: Mapping[str, ArrayInMemory]) -> dict[str, np.ndarray]:
+    def observed(self, held: Mapping[str, ArrayInMemory | ArrayOfMember]) -> dict[str, np.ndarray]:
         """Read the data of ``misfit``, see `misfit.observed`; empty without one. The number of steps must be known."""
         if self.misfit is None:
             return {}

@@ -49,8 +49,8 @@ def diagnostics(path: str | os.PathLike[str]) -> xr.Dataset:
 def probes(path: str | os.PathLike[str], name: str) -> xr.Dataset:
     """Read the samples of the table [probes.NAME] of an output file into an xarray.Dataset.
 
-    ``values`` has the dimensions (time, receiver) and the dtype of the run. ``step`` and the positions of the receivers
-    are there too. Raises the errors of `open`, and InputError if the file has no such probes
+    ``values`` has the dimensions (time, receiver), in an ensemble (member, time, receiver), and the dtype of the run. ``step``
+    and the positions of the receivers are there too. Raises the errors of `open`, and InputError if the file has no such probes
     or they are damaged.
     """
     place = Path(path)
@@ -60,7 +60,7 @@ def probes(path: str | os.PathLike[str], name: str) -> xr.Dataset:
             raise InputError(f"{path}: has no probes {shown(name)}; it has {listing(known) or 'none'}")
         samples, _ = probe_datasets(place, file, name)
         for series in ("time", "step"):
-            if len(numbers(place, samples.parent, series, 1)) != len(samples):
+            if len(numbers(place, samples.parent, series, 1)) != samples.shape[-2]:
                 raise InputError(f"{path}: expected a {series} for each sample of {PROBES}/{name}; run its input again")
     with _opened(path, f"{PROBES}/{name}") as dataset:
         return dataset.load()

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from hpcstencil.adjoint.members import differing, single_runs
 from hpcstencil.adjoint.problem import adjoint_of
-from hpcstencil.gradient.compose import planned, sweep_of
-from hpcstencil.gradient.sweep import Result, Sweep
+from hpcstencil.distributed.halo import Fields
+from hpcstencil.gradient.members import Members, Total, members_of
 from hpcstencil.io.array_file import ArrayInMemory
 from hpcstencil.python.datasets import gathered
 from hpcstencil.python.shared_programs import PROGRAMS, Program
@@ -20,31 +22,47 @@ from hpcstencil.simulation.state import State
 
 
 class Gradient:
-    """The reverse sweep of a simulation, composed once.
+    """The reverse sweep of a simulation, composed once; in an ensemble, of each member.
 
-    ``assigned`` are the fields whose initial values are not expressions, and ``held`` the data of the objective from Python,
-    by dotted key. All processes create it together. Raises InputError for what has no gradient yet.
+    ``assigned`` has the fields whose initial values are not expressions, and whether each member has its own, and ``held`` the
+    data of the objective from Python, by dotted key. All processes create it together. Raises InputError for what has no
+    gradient yet.
     """
 
-    def __init__(self, simulation: Simulation, assigned: Collection[str], held: Mapping[str, ArrayInMemory]) -> None:
+    def __init__(self, simulation: Simulation, assigned: Mapping[str, bool], held: Mapping[str, ArrayInMemory]) -> None:
         problem, communicator = simulation.problem, simulation.communicator
-        expressed = frozenset(problem.initial) - frozenset(assigned)
-        adjoint = agree(communicator, lambda: adjoint_of(problem, expressed))
-        self.programs: list[Program] = []
+        topology, devices = simulation.plan.topology, simulation.device_grid.devices.devices
+        self.simulation, self.programs = simulation, list[Program]()
 
         def compose(blocks: Decomposed) -> Simulation:
-            program, backward = PROGRAMS.take(blocks, simulation.device_grid.devices.devices, communicator)
+            program, composed = PROGRAMS.take(blocks, devices, communicator)
             self.programs.append(program)
-            return backward
+            return composed
 
-        self.sweep = sweep_of(simulation, adjoint, compose, held)
+        first, forward = single_runs(problem)[0], simulation
+        expressed = tuple(name for name in problem.initial if name not in assigned)
+        adjoint = agree(communicator, lambda: adjoint_of(first, expressed))
+        if problem.members:
+            blocks = replace(first.config.decomposition, processes=topology.processes, devices=topology.devices)
+            alone = replace(first, config=replace(first.config, decomposition=blocks))
+            forward = compose(agree(communicator, lambda: Decomposed.of(alone, communicator.size, len(devices))))
+        own = differing(problem, adjoint.unknowns, assigned)
+        self.members = members_of(problem, forward, adjoint, compose, held, own, expressed)
 
     def at(self, state: State) -> tuple[float, dict[str, Any]]:
         """The objective and its gradient for a run that begins with ``state``; see `Simulation.value_and_gradient`."""
-        fields = dict(state.fields)
-        sweep, plan = planned(self.sweep, fields)
-        result = sweep(fields, plan.states)
-        return result.value, collected(sweep, result)
+        simulation = self.simulation
+
+        def begin(number: int) -> Fields:
+            """The fields of a member at t = 0."""
+            if not simulation.problem.members:
+                return dict(state.fields)
+            blocks = {name: simulation.block(array)[..., number] for name, array in state.fields.items()}
+            return simulation.put({name: np.ascontiguousarray(block) for name, block in blocks.items()})
+
+        members, plans = self.members.planned(begin)
+        total = members.total(lambda number, sweep: sweep(begin(number), plans[number].states))
+        return total.value, collected(members, total)
 
     def close(self) -> None:
         """Release the compiled programs. All processes call this together."""
@@ -52,23 +70,26 @@ class Gradient:
             PROGRAMS.give_back(self.programs.pop())
 
 
-def collected(sweep: Sweep, result: Result) -> dict[str, Any]:
+def collected(members: Members, total: Total) -> dict[str, Any]:
     """The gradient by the entry of gradient.of. All processes call this together.
 
-    A number is a float. An array on the global grid, in the dtype of the run, is on rank 0; it is None on other processes.
+    A number is a float, or a float64 array with a value per member. An array on the global grid, in the dtype of the run,
+    perhaps with the members first, is on rank 0; it is None on other processes.
     """
-    blocks = {key: np.array(sweep.forward.block(array)) for key, array in result.arrays.items()}
-    gradient = {**result.numbers, **gathered_blocks(sweep.forward, blocks)}
-    return {one.key: gradient[one.key] for one in sweep.adjoint.unknowns}
+    gradient = {**total.numbers, **gathered_blocks(members.forward, total.blocks)}
+    return {one.key: gradient[one.key] for one in members.unknowns}
 
 
 def gathered_blocks(simulation: Simulation, blocks: Mapping[str, Any]) -> dict[str, Any]:
     """Numbers as they are, and arrays on the global grid from this process's blocks, on rank 0, None on other processes.
 
-    All processes call this together.
+    Blocks may have the members of an ensemble as first axis. All processes call this together.
     """
     starts = [start for start, _ in simulation.ranges]
     shape, communicator = simulation.problem.config.grid.shape, simulation.communicator
     return {
-        key: gathered(communicator, value, starts, shape) if np.ndim(value) else value for key, value in blocks.items()
+        key: gathered(communicator, value, starts, (*np.shape(value)[: -len(shape)], *shape))
+        if np.ndim(value)
+        else value
+        for key, value in blocks.items()
     }

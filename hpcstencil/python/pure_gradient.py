@@ -16,7 +16,7 @@ import numpy as np
 from jax import lax
 from jax.dtypes import float0
 
-from hpcstencil.adjoint.problem import ADJOINT, GRADIENT, Adjoint, adjoint_of
+from hpcstencil.adjoint.problem import ADJOINT, GRADIENT, Adjoint, adjoint_of, refuse_ensemble
 from hpcstencil.config.settings import ObjectiveConfig
 from hpcstencil.distributed.halo import Fields
 from hpcstencil.distributed.windows import Parameters
@@ -115,6 +115,7 @@ class Reverse:
             raise InputError(
                 "gradient.storage: jax.grad stores states in memory; remove it, or use sim.value_and_gradient()"
             )
+        refuse_ensemble(problem, "derivatives of sim.function")
         names = [*wanted.numbers, *(name.removeprefix(PARAMETER_FIELD) for name in wanted.arrays)]
         of = (f"initial.{problem.shown[0]}", *(f"equation.{name}" for name in names))
         gradient = replace(problem.config.gradient, of=of)

@@ -152,6 +152,9 @@ class Simulation:
         self._program = program
         self._take(simulation)  # the arrays of the program are not kept
         self._assigned = dict.fromkeys(given.initial, "as values")
+        self._per_member = set[str]()
+        for name, value in given.initial.items():
+            self._note_members(name, value)
         self._arrays = tuple(given.arrays)
         self._data = {key: array for key, array in given.arrays.items() if key.startswith("objective.")}
         self._callbacks: list[Stream] = []
@@ -398,7 +401,9 @@ class Simulation:
         The run begins with the current fields, which must be those at t = 0; the simulation itself does not change. The
         gradient has an entry for each name in gradient.of. It is a float for a number, equal on all processes. For initial
         values and parameters with one value per cell it is an array on the global grid on rank 0, in the dtype of the run,
-        with the derivative with respect to each cell's value, and None on other processes.
+        with the derivative with respect to each cell's value, and None on other processes. In an ensemble, the objective is the
+        sum over the members, and entries in which the members differ have the members as first axis: those listed in
+        [ensemble], and initial values that were given per member.
 
         All processes call this together. Raises InputError for what has no gradient yet, and NumericsError if the objective
         or the gradient is not finite.
@@ -460,8 +465,9 @@ class Simulation:
         tangent: TangentLinear = self._tangent[1]
         return tangent
 
-    def _derived_at_start(self, method: str) -> tuple[frozenset[str], dict[str, Any]]:
-        """Return all on which the trees of a derivative depend: the fields that were assigned, and the initial trees.
+    def _derived_at_start(self, method: str) -> tuple[dict[str, bool], dict[str, Any]]:
+        """Return all on which the trees of a derivative depend: the fields that were assigned, with whether each member of an
+        ensemble has its own values, and the initial trees.
 
         Raises InputError unless the simulation is open and at t = 0.
         """
@@ -469,7 +475,7 @@ class Simulation:
             raise InputError(
                 f"{method}: expected a simulation at t = 0, but it has taken {taken} steps; make another one"
             )
-        return frozenset(self._assigned), dict(self._open.problem.initial)
+        return {name: name in self._per_member for name in self._assigned}, dict(self._open.problem.initial)
 
     # ---- assignment --------------------------------------------------------------------------------------------------
 
@@ -495,7 +501,13 @@ class Simulation:
             self._say_initial(name, value, key)
         else:
             self._assigned[name] = "as an expression after t = 0" if isinstance(value, str) else "as values"
+            self._note_members(name, value)
         self._replace(name, block)
+
+    def _note_members(self, name: str, value: Any) -> None:
+        """Note whether the initial values of a field that a program gives have the members of an ensemble as first axis."""
+        more = getattr(value, "ndim", 0) > self._open.problem.config.grid.ndim
+        (self._per_member.add if more else self._per_member.discard)(name)
 
     def _say_initial(self, name: str, text: str, key: str) -> None:
         """Record an expression that was assigned to a field at t = 0 in the input, for `to_toml`."""
@@ -505,7 +517,8 @@ class Simulation:
         initial = replace(initial, expressions=texts, file=None if texts.keys() >= {*problem.shown} else initial.file)
         tree = initial_expression(problem, name, text, key)
         config = replace(problem.config, initial=initial)
-        problem = replace(problem, config=config, initial={**problem.initial, name: tree})
+        members = tuple(replace(each, initial={**each.initial, name: tree}) for each in problem.members)
+        problem = replace(problem, config=config, initial={**problem.initial, name: tree}, members=members)
         self._take(self._stepping.simulation.with_problem(problem))
 
     def _take(self, simulation: Composed) -> None:
@@ -518,6 +531,7 @@ class Simulation:
         simulation = self._open
         block = agree(self._communicator, lambda: local_block(simulation, name, value, key))
         self._assigned[name] = "as values"
+        self._note_members(name, value)
         self._replace(name, block)
         state = self._stepping.state
         return np.array(output_blocks(simulation, dict(state.fields), (name,), state.clock.time)[name])

@@ -13,6 +13,7 @@ from hpcstencil.adjoint.problem import TANGENT, adjoint_of
 from hpcstencil.adjoint.run_steps import steps_of
 from hpcstencil.adjoint.tangent import tangent_of
 from hpcstencil.gradient.compose import data_of, planned, sweep_of
+from hpcstencil.gradient.members import Members
 from hpcstencil.gradient.other_values import SweepFor
 from hpcstencil.gradient.tangent import TangentRun
 from hpcstencil.io.array_file import ArrayInMemory
@@ -83,9 +84,10 @@ class TangentLinear:
         simulation = self.run.simulation
         given = agree(simulation.communicator, lambda: self._direction(direction))
         run = self.run.along(given)
-        sweep, states = self._reverse
-        result = sweep(run.numbers(given), {}, lambda _: run.start(dict(state.fields), given), states)
-        return collected(sweep.sweep, result)
+        reverse, states = self._reverse
+        result = reverse(run.numbers(given), {}, lambda _: run.start(dict(state.fields), given), states)
+        members = Members(simulation.problem.config, (reverse.sweep,))
+        return collected(members, members.total(lambda *_: result))
 
     @cached_property
     def _reverse(self) -> tuple[SweepFor, int]:

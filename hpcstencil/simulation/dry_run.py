@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from hpcstencil.adjoint.limits import plan_of_fit
+from hpcstencil.adjoint.members import data_of_member, differing, per_member, single_runs
 from hpcstencil.adjoint.plan import plan_of, steps_at_once
 from hpcstencil.adjoint.problem import adjoint_of
 from hpcstencil.adjoint.run_steps import steps_of
@@ -96,20 +97,27 @@ def _gradient(problem: Problem, topology: Topology, kernel: str) -> list[str]:
     """
     if not problem.config.gradient.of:
         return []
-    adjoint = adjoint_of(problem, problem.initial)
+    runs = single_runs(problem)
+    adjoint = adjoint_of(runs[0], runs[0].initial)
     if problem.step_follows_solution:
         return [
             "gradient              the steps follow the solution: a run records them, then the reverse sweep is planned"
         ]
-    problem.observed({})  # refuses data that do not fit
-    plan = plan_of(adjoint, topology, steps_at_once(adjoint, topology, kernel), steps_of(problem))
+    for member, one in enumerate(runs):
+        one.observed(data_of_member(problem, {}, member))  # refuses data that do not fit
+    at_once = steps_at_once(adjoint, topology, kernel)
+    plans = [plan_of(adjoint, topology, at_once, steps_of(one)) for one in runs]
+    plan = max(plans, key=lambda one: one.bytes)
     stored = f"{plan.states} stored states of {human(plan.bytes_per_state)}" if plan.states else "no stored states"
     memory = f"{stored}{' on disk' * plan.on_disk}, about {human(plan.bytes)} in all per process"
-    lines = [f"gradient              {memory}, {plan.taken} steps taken to reverse {plan.steps}"]
-    if plan.bytes_on_disk:
-        lines.append(f"states on disk        {human(plan.bytes_on_disk)} in all{_room(Path.cwd(), plan.bytes_on_disk)}")
+    of = f"{len(runs)} members one after the other, " if problem.members else ""
+    taken, steps = sum(one.taken for one in plans), sum(one.steps for one in plans)
+    lines = [f"gradient              {of}{memory}, {taken} steps taken to reverse {steps}"]
+    if size := max(one.bytes_on_disk for one in plans):
+        lines.append(f"states on disk        {human(size)} in all{_room(Path.cwd(), size)}")
     if problem.config.fit is not None:
-        words, size = plan_of_fit(problem, adjoint.unknowns, problem.config.fit, topology)
+        unknowns = per_member(problem, adjoint.unknowns, differing(problem, adjoint.unknowns, {}))
+        words, size = plan_of_fit(problem, unknowns, problem.config.fit, topology)
         held = f"; its vectors take {human(size)} per process" if size else ""
         lines.append(f"fit                   {words}{held}")
     return lines
@@ -129,7 +137,11 @@ def _probes(problem: Problem, itemsize: int) -> list[str]:
     lines, steps = [], step_count(problem)
     for name, each in problem.receivers.items():
         often = "after every step" if each.every == 1 else f"every {each.every} steps"
-        size = "" if steps is None else f", {human((steps // each.every + 1) * len(each.places) * itemsize)} in all"
+        size = (
+            ""
+            if steps is None
+            else f", {human((steps // each.every + 1) * len(each.places) * problem.copies * itemsize)} in all"
+        )
         asked = problem.config.probes[name]
         what = asked.field or asked.expression
         lines.append(f"{'probes ' + name:<21} {what} at {len(each.places)} receivers, {often}{size}")

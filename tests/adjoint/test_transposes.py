@@ -190,7 +190,6 @@ REFUSED = [  # (right-hand side of u, boundary, other tables, words of the messa
     ("u", {}, {"objective": {"J": "max(u)"}}, "not available yet of max()"),
     ("u", {}, {"objective": {}}, "objective: expected an expression"),
     ("u", {}, {"numerics": {"integrator": "ab2"}}, 'not available yet with "ab2"'),
-    ("D*u", {}, {"ensemble": {"equation.D": [1.0, 2.0]}}, "not available yet for ensembles"),
     ("near(u)", {}, {"equation": {"stencils": {"near": {"weights": NEAR, "method": "fft"}}}}, 'with method = "fft"'),
 ]
 

@@ -13,7 +13,7 @@ from commands import ended, hpcstencil, ranks, started, wait_until
 from faults import fill, small_disk
 
 from hpcstencil.checkpoint.paths import list_checkpoints, step_of
-from hpcstencil.gradient.stored_states import beside
+from hpcstencil.gradient.stored_states import list_states
 
 pytestmark = pytest.mark.e2e
 
@@ -74,7 +74,7 @@ def test_a_signal_stops_it_and_it_continues(tmp_path, whole):
     (tmp_path / "input.toml").write_text(INPUT)
     command = ("gradient", "input.toml", "--set", 'gradient.storage="disk"')
     run = started(2, *command, folder=tmp_path)
-    wait_until(lambda: list_checkpoints(beside(tmp_path / "input.gradient.h5")), run)  # on the way forwards
+    wait_until(lambda: list_states(tmp_path / "input.gradient.h5"), run)  # on the way forwards
     os.kill(ranks(run)[1], signal.SIGUSR1)
     status, told = ended(run, tmp_path, within=30)
     assert status == 75 and "stopped by SIGUSR1 after" in told and told.count("hpcstencil: stopped") == 1, told
@@ -89,7 +89,7 @@ def test_a_disk_that_is_filled_up(tmp_path, whole, processes):
     with small_disk(tmp_path / "disk", 1) as disk:
         command = ("gradient", "input.toml", "--set", 'gradient.storage="disk"', "-o", "disk/g.h5")
         run = started(processes, *command, folder=tmp_path)
-        wait_until(lambda: list_checkpoints(beside(disk / "g.h5")), run)
+        wait_until(lambda: list_states(disk / "g.h5"), run)
         fill(disk)
         status, told = ended(run, tmp_path, within=60)
         said = [line for line in told.splitlines() if line.startswith("hpcstencil: ") and "steps" not in line]

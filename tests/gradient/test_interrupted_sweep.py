@@ -9,14 +9,13 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from gradients import attempt, blocks_of, several_at_once, sweep_of
+from gradients import attempt, bytes_of, in_memory, members_from, several_at_once, sweep_of
 from support import hpcstencil
 
 from hpcstencil.adjoint.checkpointing import Advance, actions
 from hpcstencil.checkpoint.paths import list_checkpoints
 from hpcstencil.gradient import resumable
-from hpcstencil.gradient.compose import on_disk, planned
-from hpcstencil.gradient.stored_states import beside
+from hpcstencil.gradient.stored_states import WHAT, OnDisk, beside, list_states
 from hpcstencil.simulation.event_loop import StopRequests
 from hpcstencil.validation.errors import InputError, NumericsError
 
@@ -36,6 +35,7 @@ GIVEN = {
     "gradient": {"of": ["initial.u", "equation.D", "equation.A"], "checkpoints": 4},
     "checkpoint": {"every_steps": 2},
 }
+WITHOUT_A = {key: value for key, value in GIVEN["equation"].items() if key != "A"}
 PROBLEMS = {
     "sum": GIVEN,
     "end": {**GIVEN, "objective": {"J": OBJECTIVE}},
@@ -46,13 +46,14 @@ PROBLEMS = {
         "objective": {"J": "integral(u**2)"},
         "gradient": {"of": ["initial.u"]},
     },
+    "members": {**GIVEN, "equation": WITHOUT_A, "ensemble": {"equation.A": [0.7, 0.6]}},
     "recorded": {
         **GIVEN,
         "numerics": {"precision": "float64", "integrator": "bs3"},
         "time": {"end": 0.5, "tolerance": 1e-4},
     },
 }
-COMMON = {("sum", "disk", "shift"), ("linear", "memory", "shift")}
+COMMON = {("members", "disk", "shift"), ("linear", "memory", "shift")}
 ROWS = [
     (name, storage, kernel) for name in PROBLEMS for storage in ("memory", "disk") for kernel in ("shift", "native")
 ]
@@ -63,20 +64,20 @@ ROWS = [
 ])  # fmt: skip
 def test_an_interrupted_sweep_has_the_same_bits(tmp_path, name, storage, kernel):
     tables = PROBLEMS[name]
-    sweep = sweep_of({**tables, "gradient": {**tables["gradient"], "storage": storage}}, kernel=kernel)
-    fields = sweep.forward.initial_fields()
-    whole, plan = planned(sweep, fields)
-    expected = blocks_of(sweep, whole(fields, plan.states))  # in memory
-    together = several_at_once(sweep, 2) if kernel == "native" else sweep
+    members = members_from({**tables, "gradient": {**tables["gradient"], "storage": storage}}, kernel=kernel)
+    expected = bytes_of(in_memory(members))
+    together = members
+    if kernel == "native":  # the places of stored states then lie inside of groups
+        together = replace(members, sweeps=tuple(several_at_once(sweep, 2) for sweep in members.sweeps))
     path, result, attempts = tmp_path / "g.h5", None, 0
     while result is None:  # the run forwards takes 10 calls
         calls, attempts = 12 if storage == "disk" or name == "linear" else 30, attempts + 1
-        result = attempt(together if attempts % 2 else sweep, path, calls)
+        result = attempt(together if attempts % 2 else members, path, calls)
         assert attempts < 50
     assert attempts > (3 if storage == "disk" and name != "linear" else 1)
-    assert blocks_of(sweep, result) == expected
-    assert not list_checkpoints(beside(path)) and list_checkpoints(path)
-    resumable.remove(path, sweep.forward.communicator)
+    assert bytes_of(result) == expected
+    assert not list_states(path) and list_checkpoints(path)
+    resumable.remove(path, members.forward.communicator)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -110,7 +111,7 @@ def test_states_on_disk_are_removed_after_a_sweep_and_after_one_that_fails(tmp_p
     given = {**GIVEN, "gradient": {**GIVEN["gradient"], "storage": "disk"}}
     sweep = sweep_of(given)
     fields, path = sweep.forward.initial_fields(), tmp_path / "g.h5"
-    stored = on_disk(sweep, path)
+    stored = OnDisk(beside(path), sweep.forward, {"of": WHAT})
     most, add = [], type(stored).add
 
     class Watched(type(stored)):
@@ -119,9 +120,11 @@ def test_states_on_disk_are_removed_after_a_sweep_and_after_one_that_fails(tmp_p
             most.append((len(self.held), len(list_checkpoints(self.output))))
 
     stored.__class__ = Watched
-    expected = blocks_of(sweep, sweep(fields, 4))
+    expected = sweep(fields, 4)
     sweep = replace(sweep, stored=stored)
-    assert blocks_of(sweep, sweep(fields, 4)) == expected and list(tmp_path.iterdir()) == []
+    found = sweep(fields, 4)
+    assert (found.value, found.numbers) == (expected.value, expected.numbers) and list(tmp_path.iterdir()) == []
+    assert all(np.array_equal(found.arrays[key], array) for key, array in expected.arrays.items())
     assert max(held for held, _ in most) == 3  # state 0, the one that steps began with, and the newest
     assert max(files for _, files in most) == 3
     blown = {**fields, "u": fields["u"] * 1e200}

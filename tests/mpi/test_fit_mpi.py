@@ -3,13 +3,12 @@
 import time
 
 import pytest
-from gradients import sweep_of
+from gradients import members_from
 from support import simulation_of
 
 from hpcstencil.adjoint.limits import limits_of
 from hpcstencil.checkpoint.checkpoint import newest_checkpoint
 from hpcstencil.fit.run import Duration, fitted
-from hpcstencil.gradient.compose import planned
 from hpcstencil.python.gradient import gathered_blocks
 from hpcstencil.runtime.communicator import OneProcess, connect, from_rank_0
 from hpcstencil.runtime.launcher import environment_size
@@ -44,12 +43,13 @@ def communicator():
 
 def found(path, communicator, steps, devices=1, resume=False):
     """(rows, unknowns on the whole grid on rank 0) of a fit."""
-    sweep = sweep_of({**GIVEN, "fit": {**FIT, "steps": steps}}, communicator, devices, "native")
-    problem = sweep.forward.problem
+    given = {**GIVEN, "fit": {**FIT, "steps": steps}}
+    members, plans = members_from(given, communicator, devices, "native", found=["u"]).planned(lambda _: {})
+    problem = members.forward.problem
     result = fitted(
-        sweep,
-        planned(sweep, {})[1],
-        limits_of(problem, sweep.adjoint.unknowns, problem.config.fit),
+        members,
+        plans,
+        limits_of(problem, members.unknowns, problem.config.fit),
         path,
         newest_checkpoint(path, communicator) if resume else None,
         lambda blocks: simulation_of(blocks.problem, communicator, devices, "native"),
@@ -57,7 +57,7 @@ def found(path, communicator, steps, devices=1, resume=False):
         Duration(),
         quiet=True,
     )
-    blocks = gathered_blocks(sweep.forward, result.state.point.unknowns)
+    blocks = gathered_blocks(members.forward, result.state.point.unknowns)
     return result.state.rows, {key: None if value is None else value.tobytes() for key, value in blocks.items()}
 
 

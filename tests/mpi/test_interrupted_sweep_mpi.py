@@ -2,9 +2,8 @@
 
 import numpy as np
 import pytest
-from gradients import attempt, sweep_of
+from gradients import attempt, in_memory, members_from
 
-from hpcstencil.gradient.compose import planned
 from hpcstencil.python.gradient import collected
 from hpcstencil.runtime.communicator import OneProcess, connect, from_rank_0
 from hpcstencil.runtime.launcher import environment_size
@@ -29,10 +28,10 @@ def communicator():
     return connect()
 
 
-def whole_of(sweep, result):
+def whole_of(members, total):
     """(objective, derivatives, whole on rank 0)."""
-    whole = collected(sweep, result)
-    return result.value, {key: None if value is None else np.asarray(value).tobytes() for key, value in whole.items()}
+    whole = collected(members, total)
+    return total.value, {key: None if value is None else np.asarray(value).tobytes() for key, value in whole.items()}
 
 
 @pytest.mark.parametrize("method", ["auto", pytest.param("serial", marks=pytest.mark.long)])
@@ -40,26 +39,23 @@ def test_other_processes_continue(communicator, tmp_path_factory, method):
     folder = communicator.broadcast(tmp_path_factory.mktemp("gradient") if communicator.rank == 0 else None)
     given, path = {**GIVEN, "output": {"method": method}}, folder / "g.h5"
 
-    def alone():
-        sweep = sweep_of(given, OneProcess(), kernel="native")
-        fields = sweep.forward.initial_fields()
-        return whole_of(sweep, sweep(fields, planned(sweep, fields)[1].states))
+    def attempted(communicator, devices=1):
+        members = members_from(given, communicator, devices, "native")
+        total = attempt(members, path, 12)
+        return None if total is None else whole_of(members, total)
 
-    def attempt_alone():
-        sweep = sweep_of(given, OneProcess(), kernel="native")
-        result = attempt(sweep, path, 12)
-        return None if result is None else whole_of(sweep, result)
+    def alone():
+        members = members_from(given, OneProcess(), kernel="native")
+        return whole_of(members, in_memory(members))
 
     expected = from_rank_0(communicator, alone)
-    found, attempts, sweeps = None, 0, [sweep_of(given, communicator, devices, "native") for devices in (1, 2)]
+    found, attempts = None, 0
     while found is None:
         attempts += 1
-        if attempts % 3 == 0:
-            found = from_rank_0(communicator, attempt_alone)
-            continue
-        sweep = sweeps[attempts % 3 - 1]
-        result = attempt(sweep, path, 12)
-        found = None if result is None else whole_of(sweep, result)
+        if attempts % 3:
+            found = attempted(communicator, attempts % 3)
+        else:
+            found = from_rank_0(communicator, lambda: attempted(OneProcess()))
     assert attempts > 3
     if communicator.rank == 0:
         assert found == expected

@@ -42,6 +42,11 @@ def test_a_derived_quantity_is_recorded_the_same(communicator, tmp_path_factory)
     compare(communicator, tmp_path_factory, given, min(2, len(jax.local_devices())), {})
 
 
+def test_members_are_recorded_the_same(communicator, tmp_path_factory):
+    given = with_probes(("heat-3d", 2, "float32", "euler"), ensemble={"equation.D": [0.7, 1.0]})
+    compare(communicator, tmp_path_factory, given, min(2, len(jax.local_devices())), {})
+
+
 @pytest.mark.parametrize(("row", "way"), list(rows()))
 def test_every_decomposition_records_the_same(communicator, tmp_path_factory, row, way):
     devices, changes = way

@@ -111,7 +111,10 @@ def test_what_has_no_derivative_says_so():
     plain = {key: GIVEN[key] for key in ("grid", "initial", "boundary", "time")}
     plain["equation"] = {"name": "custom", "A": 0.1, "rhs": {"u": "A*laplacian(u) + v", "v": "u"}}
     for changes, sentence in (
-        ({"ensemble": {"equation.A": [0.1, 0.2]}}, "ensemble: gradients are not available yet"),
+        (
+            {"ensemble": {"equation.A": [0.1, 0.2]}},
+            "ensemble: derivatives of sim.function are not available yet for ensembles",
+        ),
         ({"decomposition": {"devices": 2}}, "derivatives are not available yet on several processes or devices"),
         ({"numerics": {"integrator": "ab2"}}, "gradients are not available yet with"),
     ):

@@ -9,6 +9,7 @@ import pytest
 from probed import ROWS, STEPS, file_of, samples, with_probes
 from support import problem_of, simulation_of, with_table
 
+import hpcstencil as hs
 from hpcstencil.backends.native import cell_samples
 from hpcstencil.backends.native.program import program
 from hpcstencil.config.reader import from_mapping
@@ -324,8 +325,6 @@ def test_bad_tables_are_told(tmp_path, monkeypatch, probe, told):
     ("x", np.zeros(7)), ("values", np.zeros((11, 2), "S3")), ("step", np.zeros((11, 1), int)),
 ])  # fmt: skip
 def test_probes_of_a_damaged_file_are_one_sentence(tmp_path, part, values):
-    import hpcstencil as hs
-
     path = file_of(tmp_path / "run.h5", {**TABLES, "probes": {"p": {"field": "u", "x": [1.0, 2.0], "y": [2.0, 3.0]}}})
     assert hs.probes(path, "p")["values"].shape == (11, 2)
     with h5py.File(path, "r+") as file:
@@ -336,16 +335,29 @@ def test_probes_of_a_damaged_file_are_one_sentence(tmp_path, part, values):
         hs.probes(path, "p")
 
 
-def test_receivers_among_solid_cells_and_ensembles_are_refused(tmp_path):
+def test_receivers_among_solid_cells_and_members_with_steps_of_their_own_are_refused(tmp_path):
     probes = {"p": {"field": "u", "x": [2.0, 8.0], "y": [2.0, 6.0]}}
     masked = {**TABLES, "probes": probes, "mask": {"solid": "(x - 8)**2 + (y - 6)**2 < 9"}}
     with pytest.raises(InputError, match=r"probes\.p: .* number 1 at 8, 6 is among solid cells"):
         file_of(tmp_path / "run.h5", masked)
     assert not (tmp_path / "run.h5").exists()
-    with pytest.raises(InputError, match=r"probes: not available yet in an \[ensemble\]"):
-        build(
-            from_mapping(
-                {**with_table(TABLES, "equation", D=0.1), "probes": probes, "ensemble": {"equation.D": [0.1, 0.2]}},
-                tmp_path,
-            )
-        )
+    ensemble = {**with_table(TABLES, "equation", D=0.1), "probes": probes, "ensemble": {"equation.D": [0.1, 0.2]}}
+    with pytest.raises(InputError, match=r"probes: not available yet in an \[ensemble\] with time.cfl"):
+        build(from_mapping({**ensemble, "time": {"end": 1.0, "cfl": 0.5}}, tmp_path))
+
+
+def test_members_record_what_they_record_alone(tmp_path):
+    given = with_probes(("heat-3d", 2, "float32", "euler"))
+    given["probes"]["c"] = {**given["probes"]["b"], "expression": "D*u**2"}
+    del given["probes"]["c"]["field"]
+    given["numerics"]["kernel"] = "native"
+    rates = [0.7, 1.0, 0.8]
+    found = samples(file_of(tmp_path / "all.h5", {**given, "ensemble": {"equation.D": rates}}))
+    for member, rate in enumerate(rates):
+        alone = with_table(given, "equation", D=rate)
+        for name, parts in samples(file_of(tmp_path / f"{member}.h5", alone)).items():
+            steps, times, values = found[name]
+            assert (steps == parts[0]).all() and (times == parts[1]).all(), name
+            assert values[member].tobytes() == parts[2].tobytes() and np.ptp(values[:, -1]) > 0, name
+    whole = hs.probes(tmp_path / "all.h5", "a")["values"]
+    assert whole.dims == ("member", "time", "receiver") and whole.shape == (3, STEPS + 1, 9)

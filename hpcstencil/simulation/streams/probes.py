@@ -40,22 +40,32 @@ class Probes(Stream):
 
     def __init__(self, output: Output) -> None:
         simulation = output.simulation
-        self.output, self.simulation, self.receivers = output, simulation, simulation.problem.receivers
+        problem = simulation.problem
+        self.output, self.simulation, self.receivers, self.copies = (
+            output,
+            simulation,
+            problem.receivers,
+            problem.copies,
+        )
         self.every = math.gcd(*(each.every for each in self.receivers.values()))
         self.part = parts_of(simulation, self.receivers)
-        fitting = BUFFER // max(1, self.part.size * simulation.dtype.itemsize)
+        fitting = BUFFER // max(1, self.part.size * simulation.dtype.itemsize * self.copies)
         fewest = -simulation.communicator.maximum(np.array([-fitting]))[0]
-        values = np.zeros((max(1, min(MOST_RECORDS, fewest)), self.part.size), simulation.dtype)
+        self.records = max(1, min(MOST_RECORDS, int(fewest)))
+        values = np.zeros((self.records * self.copies, self.part.size), simulation.dtype)
+        given = self.part.cells, values, self.part.width, simulation.device_grid.devices
         # A step that is tried may be rejected: nothing is recorded while it is computed.
-        recorder = CellSamples if simulation.control is not None else simulation.steps.cell_samples
-        self.samples = recorder(self.part.cells, values, self.part.width, simulation.device_grid.devices)
+        if problem.members or simulation.control is not None:
+            self.samples = CellSamples(*given, self.copies)
+        else:
+            self.samples = simulation.steps.cell_samples(*given)
         self.weights: list[np.ndarray] = []
         self.taken: list[tuple[int, float]] = []  # step and time of each record in the buffer
         self.rows: dict[str, list[Rows]] = {name: [] for name in self.receivers}  # of this process's receivers
         output.sources.append(self)
 
     def steps_to_event(self, clock: Clock) -> int | None:
-        room = len(self.samples.values) - len(self.taken) if self.samples.while_stepping else 1
+        room = self.records - len(self.taken) if self.samples.while_stepping else 1
         return room * self.every - clock.step % self.every
 
     def is_due(self, clock: Clock) -> bool:
@@ -100,7 +110,7 @@ class Probes(Stream):
         self._interpolate_if_full()
 
     def _interpolate_if_full(self) -> None:
-        if len(self.taken) == len(self.samples.values):
+        if len(self.taken) == self.records:
             self._interpolate()
 
     def _interpolate(self) -> None:
@@ -109,7 +119,9 @@ class Probes(Stream):
         All processes call this together.
         """
         with self.output.stopwatch.during("probes"):
-            values = interpolated(self.simulation, self.part, self.samples, len(self.taken), self.weights)
+            count, members = len(self.taken), self.simulation.problem.layout.members
+            rows = interpolated(self.simulation, self.part, self.samples, count * self.copies, self.weights)
+            values = [found.reshape(count, *members, found.shape[-1]) for found in rows]
             steps, times = np.array([step for step, _ in self.taken]), np.array([time for _, time in self.taken])
             self.taken = []
             for (name, each), found in zip(self.receivers.items(), values, strict=True):
@@ -118,7 +130,8 @@ class Probes(Stream):
 
     @property
     def held(self) -> int:
-        sizes = {name: self.simulation.dtype.itemsize * len(each.places) for name, each in self.receivers.items()}
+        itemsize = self.simulation.dtype.itemsize * self.copies
+        sizes = {name: itemsize * len(each.places) for name, each in self.receivers.items()}
         rows = sum(len(steps) * (16 + sizes[name]) for name, rows in self.rows.items() for steps, _, _ in rows)
         return rows + 16 * len(self.taken)
 
@@ -133,12 +146,14 @@ class Probes(Stream):
     def _gathered(self, name: str, rows: list[Rows]) -> Rows:
         """Gather the ``rows`` of this process's receivers in one table of [probes] on rank 0. All processes call this together.
 
-        Returns (steps, times, values), with values of shape (rows, receivers) in the run's dtype and receivers in the
-        order of the input. On other ranks the values are zeros of the same shape.
+        Returns (steps, times, values), with values of shape (rows, receivers), in an ensemble (rows, members, receivers), in
+        the run's dtype, and receivers in the order of the input. On other ranks the values are zeros of the same shape.
         """
         steps, times = (np.concatenate([row[n] for row in rows]) for n in (0, 1))
         own = np.concatenate([row[2][VALUES] for row in rows])
-        return steps, times, {VALUES: gathered(self.simulation, self.receivers[name], own)}
+        flat = own.reshape(math.prod(own.shape[:-1]), own.shape[-1])
+        found = gathered(self.simulation, self.receivers[name], flat)
+        return steps, times, {VALUES: found.reshape(*own.shape[:-1], found.shape[-1])}
 
 
 def probes_of(output: Output) -> list[Probes]:
@@ -195,12 +210,17 @@ def weights_of(
 
     ``receivers`` are those of ``part``, by table of [probes].
     With a mask they are divided by their sum over fluid cells, as in `at`; fields are 0 in solid cells. All processes call
-    this together. Raises InputError, on all of them, if a receiver lies among solid cells.
+    this together. Raises InputError, on all of them, if a receiver lies among solid cells, or if the
+    solid cells of an ensemble's members differ.
     """
     weights = part.own_weights()
     if simulation.problem.mask is None:
         return weights
     solid, record = solid_block(simulation, fields), np.zeros((1, part.size))
+    if solid.ndim > len(simulation.ranges):
+        raise InputError(
+            "probes: not available yet in an [ensemble] whose members have other solid cells; remove one of them"
+        )
     for each in part.cells.values():
         record[0, each.slot] = 1 - solid[tuple(each.index.T)]
     samples = CellSamples({}, record, part.width, simulation.device_grid.devices)
