@@ -1,8 +1,11 @@
-"""What the tests of gradients share: the reverse sweep of an input given as tables, and Taylor remainders."""
+"""What the tests of gradients share: the reverse sweep of an input given as tables, Taylor remainders, and interruptions."""
 
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 from support import problem_of, simulation_of
@@ -10,12 +13,16 @@ from support import problem_of, simulation_of
 from hpcstencil.adjoint.members import differing, single_runs
 from hpcstencil.adjoint.problem import adjoint_of
 from hpcstencil.adjoint.run_steps import steps_of
-from hpcstencil.gradient.compose import samples_of
+from hpcstencil.gradient import resumable
+from hpcstencil.gradient.compose import on_disk, planned, samples_of
 from hpcstencil.gradient.members import Members, members_of
-from hpcstencil.gradient.sweep import Sweep
+from hpcstencil.gradient.sweep import Result, Sweep
 from hpcstencil.runtime.communicator import Communicator
+from hpcstencil.runtime.signals import Request
+from hpcstencil.simulation.event_loop import StopRequests
 from hpcstencil.simulation.prepared import Decomposed
 from hpcstencil.simulation.simulation import Simulation
+from hpcstencil.validation.errors import StoppedEarly
 
 
 def sweep_of(
@@ -87,3 +94,30 @@ def taylor_slopes(sweep: Sweep, fields: Mapping[str, np.ndarray], size: float = 
         moved = {name: fields[name] + h * d for name, d in kinds.get("initial", {}).items()}
         remainders.append(abs(objective(sweep, {**fields, **moved}, numbers) - result.value - h * slope))
     return [float(np.log2(a / b)) for a, b in zip(remainders[:-1], remainders[1:], strict=True)]
+
+
+def blocks_of(sweep: Sweep, result: Result) -> tuple[float, Mapping[str, float], dict[str, bytes]]:
+    """(objective, derivatives with respect to numbers, bytes of this process's blocks of the others)."""
+    return result.value, result.numbers, {key: sweep.forward.block(a).tobytes() for key, a in result.arrays.items()}
+
+
+def attempt(sweep: Sweep, path: Path, calls: int) -> Result | None:
+    """The result of a sweep that writes ``path``, and continues where the last one was stopped; None if this one is stopped in
+    turn, after some calls. All processes call this together."""
+    reasons = iter([""] * calls)
+    with patch.object(StopRequests, "reason", lambda _: next(reasons, "SIGTERM")):
+        newest = resumable.newest_of(path, sweep.forward.communicator)
+        course = resumable.Resumable(path, sweep.forward, Request(), time.monotonic())
+        if sweep.forward.problem.config.gradient.storage == "disk":
+            sweep = replace(sweep, stored=on_disk(sweep, path))
+        if newest is not None:
+            sweep = course.resumed(sweep, newest)
+        fields = sweep.forward.initial_fields()
+        sweep, plan = planned(sweep, fields)
+        course.pace.steps = 2  # several calls between two stored states
+        try:
+            with patch.object(course.pace, "took"):
+                course.begin(sweep, plan.states, plan.bytes_on_disk)
+                return sweep(fields, plan.states, course)
+        except StoppedEarly:
+            return None

@@ -8,8 +8,9 @@ steps can be reversed, and the least number of steps taken for l of them is r l 
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 
@@ -28,13 +29,17 @@ class Reverse:
     step: int
 
 
-def actions(steps: int, states: int) -> Iterator[Advance | Reverse]:
+def actions(
+    steps: int, states: int, stored: Sequence[int] = (0,), reached: bool = False
+) -> Iterator[Advance | Reverse]:
     """The actions that reverse ``steps`` steps with ``states`` stored states besides the one that is worked on.
 
-    Both numbers are at least 1. State 0 is stored when the actions begin. The end, state ``steps``, is reached once, just
-    before the first `Reverse`.
+    ``states`` is at least 1. The ascending numbers ``stored`` are those of the states that are stored when the actions begin:
+    0 and at most ``states`` - 1 others, as in a sweep that continues. The end, state ``steps``, is reached once, just before
+    the first `Reverse`, unless it has been ``reached`` before.
     """
-    pending, reached = [(0, steps, states)], False  # ranges (first, end, states), with state `first` stored
+    parts = enumerate(itertools.pairwise((*stored, steps)))
+    pending = [(first, end, states - n) for n, (first, end) in parts]  # (first, end, states), with state `first` stored
     while pending:
         first, end, room = pending.pop()
         if room > 1 and end - first > 1:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +19,7 @@ from hpcstencil.problem.decomposition import most_steps
 from hpcstencil.validation.errors import InputError
 from hpcstencil.validation.messages import shown
 
+MOVING = 2  # states in memory if they are stored on disk: the one that steps begin with, and one on its way
 MOST = 8  # most stages of steps that native code reverses together; more need more memory than its caches have
 
 
@@ -26,17 +27,26 @@ MOST = 8  # most stages of steps that native code reverses together; more need m
 class SweepPlan:
     """The steps of a run in ``groups`` that are reversed together, the number of stored ``states``, and the bytes of a state on
     each process. ``states`` is 0 if none are needed. ``bytes_beside`` is the memory of a process for all other fields of the
-    sweep: those of the equation, of the reverse steps, and of native code."""
+    sweep: those of the equation, of the reverse steps, and of native code. States that are stored ``on_disk`` take
+    ``file_bytes`` each there, all processes together, except the first one, which stays in memory."""
 
     groups: tuple[int, ...]
     states: int
     bytes_per_state: int
     bytes_beside: int
+    on_disk: bool = False
+    file_bytes: int = 0
 
     @property
     def bytes(self) -> int:
         """The memory of each process for all fields."""
-        return self.states * self.bytes_per_state + self.bytes_beside
+        held = min(self.states, MOVING) if self.on_disk else self.states
+        return held * self.bytes_per_state + self.bytes_beside
+
+    @property
+    def bytes_on_disk(self) -> int:
+        """The largest size of all states on disk."""
+        return max(self.states - 1, 0) * self.file_bytes if self.on_disk else 0
 
     @property
     def steps(self) -> int:
@@ -69,14 +79,15 @@ def steps_at_once(adjoint: Adjoint, topology: Topology, kernel: str) -> int:
     return max((n for n in range(1, most + 1) if most_steps(adjoint.reversing(topology, n), topology)), default=1)
 
 
-def groups_of(steps: RunSteps, adjoint: Adjoint, at_once: int) -> Iterator[StepRange]:
+def groups_of(steps: RunSteps, adjoint: Adjoint, at_once: int, begin: Collection[int] = ()) -> Iterator[StepRange]:
     """Yield the steps of a run in groups: ``at_once`` steps, or one where fewer are left of equal size.
 
     If neither states nor times are needed, all steps of equal size are a group. If the objective is a sum over steps, a group
-    begins at each state that adds to it.
+    begins at each state that adds to it. Groups also begin at the numbers of steps in ``begin``, where a sweep continues.
     """
     every = adjoint.forward.adds_every or steps.total
-    parts = (steps.between(first, first + every) for first in range(0, steps.total, every))
+    firsts = sorted({*range(0, steps.total, every), *begin, steps.total})
+    parts = (steps.between(first, last) for first, last in itertools.pairwise(firsts))
     for equal in itertools.chain.from_iterable(parts):
         done = 0
         while done < equal.count:
@@ -115,4 +126,5 @@ def plan_of(adjoint: Adjoint, topology: Topology, at_once: int, run: RunSteps) -
                 f"gradient.memory: expected room for at least one state of {size} bytes, but got {shown(gradient.memory)}; "
                 "give more, or take more processes"
             )
-    return SweepPlan(groups, min(states, len(groups)), size, beside)
+    on_disk, file_bytes = gradient.storage == "disk", len(problem.trees) * problem.cells * itemsize
+    return SweepPlan(groups, min(states, len(groups)), size, beside, on_disk, file_bytes)

@@ -328,8 +328,6 @@ def _kind(problem: Problem, key: str, name: str) -> str:
 def refuse_unavailable(problem: Problem) -> None:
     """Raise InputError for problems that have no gradient yet."""
     config = problem.config
-    if config.gradient.storage == "disk":
-        raise InputError("gradient.storage: storage = 'disk' is not available yet; remove it")
     if problem.misfit is not None and config.time.dt is None:
         raise InputError(
             f"time.{config.time.given}: sums over receivers are not available yet with steps of several sizes; write time.dt"

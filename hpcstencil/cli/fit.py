@@ -66,19 +66,22 @@ def fit(
         decomposed = decomposed_of(first, communicator.size, count)
         local = agree(communicator, lambda: start_jax(count))
 
-        from hpcstencil.checkpoint.paths import list_checkpoints
-        from hpcstencil.fit.checkpoints import kernels_in, newest
+        from hpcstencil.checkpoint.paths import list_checkpoints, remove_stale
+        from hpcstencil.fit.checkpoints import newest
         from hpcstencil.fit.file import write
         from hpcstencil.fit.run import Duration, fitted
         from hpcstencil.fit.unknowns import by_unknown
         from hpcstencil.gradient.members import members_of
+        from hpcstencil.gradient.origin import kernels_in
+        from hpcstencil.gradient.stored_states import beside
         from hpcstencil.io.output_lock import claimed
         from hpcstencil.python.gradient import gathered_blocks
         from hpcstencil.simulation.event_loop import StopRequests
         from hpcstencil.simulation.start import composed
 
         def check() -> None:
-            exists = path if path.exists() else next(iter(list_checkpoints(path)), None)
+            files = [*list_checkpoints(path), *list_checkpoints(beside(path))]
+            exists = path if path.exists() else next(iter(files), None)
             if exists is not None and not overwrite and not resume:
                 raise InputError(
                     f"{exists}: exists already; say --resume to continue this fit, --overwrite to begin again, or choose "
@@ -87,6 +90,7 @@ def fit(
 
         with claimed([path], communicator):
             from_rank_0(communicator, check)
+            remove_stale(beside(path), communicator, after=-1)
             resumed = newest(path, communicator) if resume else None
             before = ("", "") if resumed is None else from_rank_0(communicator, lambda: kernels_in(resumed))
             forward = composed(decomposed, local, communicator, before[0])
@@ -98,6 +102,7 @@ def fit(
                 {},
                 own,
                 expressed,
+                path,
             ).planned(lambda _: {})
             longest = Duration()
             walltime = Walltime(config.checkpoint.walltime, communicator, STARTED)

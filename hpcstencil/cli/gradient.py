@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+from hpcstencil import STARTED
+from hpcstencil.runtime import signals
 from hpcstencil.runtime.launcher import environment_rank
-from hpcstencil.validation.errors import InputError
+from hpcstencil.validation.errors import InputError, NumericsError
 from hpcstencil.validation.printable import echo
+
+if TYPE_CHECKING:
+    from hpcstencil.gradient.members import Members
+    from hpcstencil.io.output_lock import Claim
 
 
 @click.command()
@@ -17,7 +27,8 @@ from hpcstencil.validation.printable import echo
     "--set", "overrides", metavar="KEY=VALUE", multiple=True, help="Override a key of the input (repeatable)."
 )
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="The file (default: INPUT.gradient.h5).")
-@click.option("--overwrite", is_flag=True, help="Replace an existing file.")
+@click.option("--overwrite", is_flag=True, help="Begin again, and replace existing files of this gradient.")
+@click.option("--resume", is_flag=True, help="Continue an interrupted gradient, if there is one.")
 @click.option("--devices", type=int, help="Devices per process (default: as for run).")
 @click.option(
     "--verify", is_flag=True, help="Test the gradient instead of writing it: Taylor remainders, dot products."
@@ -27,6 +38,7 @@ def gradient(
     overrides: tuple[str, ...],
     output: Path | None,
     overwrite: bool,
+    resume: bool,
     devices: int | None,
     verify: bool,
 ) -> None:
@@ -34,9 +46,13 @@ def gradient(
 
     The run is taken forwards and then in reverse, and a file with the result is written.
     """
+    if resume and (overwrite or verify):
+        raise InputError(
+            f"--resume: cannot be combined with {'--verify' if verify else '--overwrite'}; give one of them"
+        )
     from hpcstencil.adjoint.members import differing, single_runs
     from hpcstencil.adjoint.problem import adjoint_of
-    from hpcstencil.cli.prepare import decomposed_of, devices_of, listed, problem_of, processes
+    from hpcstencil.cli.prepare import decomposed_of, devices_of, problem_of, processes
     from hpcstencil.config.paths import check_output_path
     from hpcstencil.runtime.communicator import agree, from_rank_0
     from hpcstencil.runtime.devices import start_jax
@@ -44,52 +60,93 @@ def gradient(
     from hpcstencil.simulation.same_everywhere import same_everywhere
 
     path = (output or Path(f"{input_file.stem}.gradient.h5")).absolute()
-    with processes() as communicator:
+    with nullcontext(signals.Request()) if verify else signals.watched() as request, processes() as communicator:
         if verify:
             overrides = (*overrides, 'numerics.precision="float64"')
         config, problem = problem_of(input_file, overrides, communicator)
         first = single_runs(problem)[0]
+        if resume and problem.members:
+            raise InputError("--resume: not available yet for gradients of ensembles; say --overwrite to begin again")
         adjoint = agree(communicator, lambda: adjoint_of(first, first.initial, verified=verify))
-
-        def check() -> None:
-            check_output_path(config, input_file, path, "--output")
-            if path.exists() and not overwrite and not verify:
-                raise InputError(f"{path}: exists already; say --overwrite to replace it, or choose another --output")
-
-        agree(communicator, check)
+        agree(communicator, lambda: check_output_path(config, input_file, path, "--output"))
         count, _ = devices_of(config, devices)
         same_everywhere(communicator, count, problem)
         decomposed = decomposed_of(first, communicator.size, count)
         local = agree(communicator, lambda: start_jax(count))
 
-        from hpcstencil.gradient.file import write
         from hpcstencil.gradient.members import members_of, told
+        from hpcstencil.gradient.origin import kernels_in
+        from hpcstencil.gradient.resumable import newest_of, refuse_existing
         from hpcstencil.gradient.verify import failures, measured, tell
-        from hpcstencil.python.gradient import collected
+        from hpcstencil.io.output_lock import claimed
         from hpcstencil.simulation.start import composed
 
-        forward = composed(decomposed, local, communicator)
-        own = differing(problem, adjoint.unknowns, {})
-        members = members_of(
-            problem,
-            forward,
-            adjoint,
-            lambda blocks: composed(blocks, local, communicator),
-            {},
-            own,
-            tuple(first.initial),
-        )
-        members, plans = members.planned(lambda number: members.sweeps[number].forward.initial_fields())
-        say(told(plans))
-        if verify:
+        with claimed([path], communicator) as claims:
+            if not (resume or overwrite or verify):
+                from_rank_0(communicator, lambda: refuse_existing(path))
+            newest = newest_of(path, communicator) if resume else None
+            before = ("", "") if newest is None else from_rank_0(communicator, lambda: kernels_in(newest))
+            forward = composed(decomposed, local, communicator, before[0])
+            compose = partial(composed, devices=local, communicator=communicator, before=before[1])
+            own = differing(problem, adjoint.unknowns, {})
+            members = members_of(problem, forward, adjoint, compose, {}, own, tuple(first.initial), path)
+            if not verify:
+                _compute(members, claims[0], newest, overwrite, request)
+                return
+            members, plans = members.planned(lambda number: members.sweeps[number].forward.initial_fields())
+            say(told(plans))
             found = measured(members, plans)
-            if environment_rank() == 0:
-                echo(tell(found))
-            failures(input_file, found)
-            return
-        total = members.total(lambda number, sweep: sweep(sweep.forward.initial_fields(), plans[number].states))
-        whole = collected(members, total)
-        from_rank_0(communicator, lambda: write(path, config, total.value, whole))
         if environment_rank() == 0:
-            numbers = "".join(f"{key:<21} {listed(number)}\n" for key, number in total.numbers.items())
-            echo(f"{'objective':<21} {total.value:.10g}\n{numbers}{'gradient':<21} {path}")
+            echo(tell(found))
+        failures(input_file, found)
+
+
+def _compute(members: Members, claim: Claim, newest: Path | None, overwrite: bool, request: signals.Request) -> None:
+    """Compute a gradient, write its file, whose lock is ``claim``, and print the result. All processes call this together.
+
+    That of a single run continues from the file ``newest``, unless it is None. Raises StoppedEarly, on all processes, after the
+    signal in ``request`` or at the walltime.
+    """
+    from hpcstencil.cli.prepare import listed
+    from hpcstencil.gradient.file import refuse_other, write
+    from hpcstencil.gradient.members import told
+    from hpcstencil.gradient.origin import digests_of
+    from hpcstencil.gradient.resumable import Resumable, remove
+    from hpcstencil.gradient.stopping import Stopping
+    from hpcstencil.python.gradient import collected
+    from hpcstencil.runtime.communicator import from_rank_0
+    from hpcstencil.runtime.filesystem import prepare_folder
+    from hpcstencil.runtime.progress import say
+
+    path, forward, config = claim.output, members.forward, members.config
+    communicator, digests = forward.communicator, digests_of(forward, config)
+    if not overwrite and from_rank_0(communicator, path.exists):
+        from_rank_0(communicator, lambda: refuse_other(path, config, digests))
+        remove(path, communicator)
+        say(f"{path} is complete")
+        return
+    prepare_folder(path, communicator)
+    claim.take()
+    if overwrite:
+        remove(path, communicator)
+    course = None if members.count else Resumable(path, forward, request, STARTED)
+    if newest is not None:
+        assert course is not None
+        say(f"continuing from {newest.name}")
+        members = replace(members, sweeps=(course.resumed(members.sweeps[0], newest),))
+    stopping = course or Stopping(forward, request, STARTED)
+    members, plans = members.planned(lambda number: members.sweeps[number].forward.initial_fields(), stopping.recording)
+    say(told(plans))
+    if course is not None:
+        course.begin(members.sweeps[0], plans[0].states, plans[0].bytes_on_disk)
+    try:
+        total = members.total(lambda n, sweep: sweep(sweep.forward.initial_fields(), plans[n].states, stopping))
+    except NumericsError:  # a gradient that continues would fail again
+        remove(path, communicator)
+        raise
+    whole = collected(members, total)
+    from_rank_0(communicator, lambda: write(path, config, total.value, whole, digests))
+    remove(path, communicator)
+    if environment_rank() == 0:
+        numbers = "".join(f"{key:<21} {listed(number)}\n" for key, number in total.numbers.items())
+        echo(f"{'objective':<21} {total.value:.10g}\n{numbers}{'gradient':<21} {path}")

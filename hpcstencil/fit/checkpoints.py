@@ -14,32 +14,15 @@ from typing import Any
 
 import numpy as np
 
-from hpcstencil import __version__
-from hpcstencil.checkpoint.checkpoint import newest_checkpoint, read_checkpoint, write_checkpoint
-from hpcstencil.config.paths import objective_files
-from hpcstencil.config.provenance import differences, to_toml
-from hpcstencil.config.reader import from_mapping
+from hpcstencil.checkpoint.checkpoint import read_checkpoint, write_checkpoint
 from hpcstencil.fit.lbfgs import Pair, Point, Row, State, Vector
+from hpcstencil.gradient import origin
 from hpcstencil.gradient.members import Members
-from hpcstencil.io.file_read import inspect
-from hpcstencil.problem.parameter_files import content_of
 from hpcstencil.runtime.communicator import Communicator, from_rank_0
-from hpcstencil.validation.errors import InputError
-from hpcstencil.validation.toml_text import parse
 
 # Keys in which a fit that continues may differ from the one before.
-FREE = (
-    "fit.steps",
-    "fit.tolerance",
-    "title",
-    "output.",
-    "checkpoint.",
-    "decomposition.",
-    "diagnostics.",
-    "verify.",
-    "gradient.checkpoints",
-    "gradient.memory",
-)
+FREE = (*origin.FREE, "fit.steps", "fit.tolerance")
+WHAT = "fit"
 
 
 def write(output: Path, members: Members, state: State, digests: Mapping[str, str]) -> Path:
@@ -58,13 +41,7 @@ def write(output: Path, members: Members, state: State, digests: Mapping[str, st
         arrays={name: np.ascontiguousarray(value) for name, value in named.items() if np.ndim(value)},
         ranges=simulation.ranges,
         scalars={**scalars, **products, **rows, "value": state.point.value, "pairs": len(state.pairs)},
-        attributes={
-            "title": config.title,
-            "input": to_toml(config),
-            "hpcstencil_version": __version__,
-            "kernels": json.dumps([simulation.kernel, members.sweeps[0].backward.kernel]),
-            "arrays_sha256": json.dumps(digests),
-        },
+        attributes=origin.attributes_of(WHAT, config, (simulation.kernel, members.sweeps[0].backward.kernel), digests),
         keep=config.checkpoint.keep,
         method=config.output.method,
     )
@@ -77,32 +54,9 @@ def _vectors(state: State) -> dict[str, Vector]:
     return found
 
 
-def digests_of(members: Members) -> dict[str, str]:
-    """The SHA-256 of each array in the input, by dotted key. Collective."""
-    simulation, config = members.forward, members.config
-    contents = simulation.problem.contents
-    files = objective_files(config)
-    data = from_rank_0(
-        simulation.communicator, lambda: {key: content_of(config, key, file).sha256 for key, file in files.items()}
-    )
-    return {**{key: found.sha256 for key, found in contents.items()}, **data}
-
-
-def kernels_in(path: Path) -> tuple[str, str]:
-    """The kernels of the run and of its adjoint with which the fit that wrote a checkpoint was computed. Not collective."""
-    forward, backward = json.loads(inspect(path).attributes["kernels"])
-    return forward, backward
-
-
 def newest(output: Path, communicator: Communicator) -> Path | None:
-    """The newest valid checkpoint of the fit that writes ``output``, None if there is none. Collective.
-
-    Raises InputError if it is the checkpoint of a run.
-    """
-    path = newest_checkpoint(output, communicator)
-    if path is not None and from_rank_0(communicator, lambda: "kernels" not in inspect(path).attributes):
-        raise InputError(f"{path}: expected the checkpoint of a fit, but got that of a run; choose another --output")
-    return path
+    """The newest valid checkpoint of the fit that writes ``output``; see `origin.newest`. Collective."""
+    return origin.newest(output, WHAT, communicator)
 
 
 def read(path: Path, members: Members, like: Vector, digests: Mapping[str, str]) -> State:
@@ -114,22 +68,7 @@ def read(path: Path, members: Members, like: Vector, digests: Mapping[str, str])
     communicator = simulation.communicator
     blocks, scalars, attributes = read_checkpoint(path, simulation.ranges, communicator)
 
-    def checked() -> None:
-        origin = from_mapping(parse(str(attributes["input"]), f"{path}, its attribute 'input'"), path.parent)
-        changed = [
-            key
-            for key in differences(origin, members.config)
-            if not any(key == free or (free.endswith(".") and key.startswith(free)) for free in FREE)
-        ]
-        known = json.loads(str(attributes["arrays_sha256"]))
-        changed += [key for key in digests if known.get(key) != digests[key]]
-        if changed:
-            raise InputError(
-                f"{changed[0]}: {path.name} was made with another value; continue with the same input, or begin again with "
-                "--overwrite"
-            )
-
-    from_rank_0(communicator, checked)
+    from_rank_0(communicator, lambda: origin.refuse_changed(path, attributes, members.config, digests, FREE))
 
     def vector(name: str) -> dict[str, Any]:
         return {

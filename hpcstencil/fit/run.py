@@ -19,6 +19,7 @@ from hpcstencil.fit.smoothing import smoothings_of
 from hpcstencil.fit.space import Vectors
 from hpcstencil.fit.unknowns import Evaluation, box_of, of_components, start_of
 from hpcstencil.gradient.members import Members
+from hpcstencil.gradient.origin import digests_of
 from hpcstencil.runtime.communicator import T
 from hpcstencil.runtime.progress import say
 from hpcstencil.simulation.event_loop import StopRequests
@@ -68,7 +69,7 @@ def fitted(
     precision = float(np.finfo(forward.dtype).eps)
     space = Vectors(communicator, config.grid.cells, precision, smoothings_of(forward, lengths, compose))
     evaluation = Evaluation.of(members, box, [plan.states for plan in plans])
-    digests = checkpoints.digests_of(members)
+    digests = digests_of(forward, config)
     since, done = time.monotonic(), 0
 
     def evaluated(at: Callable[[Vector], T]) -> Callable[[Vector], T]:

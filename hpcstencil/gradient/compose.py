@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
@@ -12,8 +13,11 @@ from hpcstencil.adjoint.plan import SweepPlan, plan_of, steps_at_once
 from hpcstencil.adjoint.problem import Adjoint
 from hpcstencil.adjoint.run_steps import steps_of
 from hpcstencil.distributed.halo import Fields
+from hpcstencil.gradient.checkpoints import attributes_of
+from hpcstencil.gradient.origin import digests_of
 from hpcstencil.gradient.recording import recorded
 from hpcstencil.gradient.samples import Samples
+from hpcstencil.gradient.stored_states import WHAT, OnDisk
 from hpcstencil.gradient.sweep import Sweep
 from hpcstencil.runtime.communicator import agree
 from hpcstencil.simulation.prepared import Decomposed
@@ -28,12 +32,14 @@ def sweep_of(
     adjoint: Adjoint,
     compose: Callable[[Decomposed], Simulation],
     held: Held,
+    output: Path | None = None,
 ) -> Sweep:
     """Compose the reverse sweep of a simulation. Collective.
 
     ``compose`` composes the adjoint problem on the blocks of the simulation. ``held`` are data of the objective from Python,
-    by dotted key. Raises InputError, on all processes, if the blocks are too small for the adjoint, or if the data do not fit.
-    If the steps follow the solution, the sweep has none before `planned`.
+    by dotted key. ``output`` is the file that a command writes, beside which states on disk lie. Raises InputError, on all
+    processes, if the blocks are too small for the adjoint, or if the data do not fit. If the steps follow the solution, the
+    sweep has none before `planned`.
     """
     communicator, topology = forward.communicator, forward.plan.topology
     at_once = steps_at_once(adjoint, topology, forward.kernel)
@@ -47,18 +53,32 @@ def sweep_of(
     several = reversing(at_once) if at_once > 1 else None
     backward = reversing(1)
     samples = samples_of(forward, backward, adjoint, held)
-    return Sweep(forward, adjoint, backward, steps_of(forward.problem), data, several, at_once, samples)
+    sweep = Sweep(forward, adjoint, backward, steps_of(forward.problem), data, several, at_once, samples)
+    return (
+        sweep if forward.problem.config.gradient.storage == "memory" else replace(sweep, stored=on_disk(sweep, output))
+    )
 
 
-def planned(sweep: Sweep, fields: Fields) -> tuple[Sweep, SweepPlan]:
+def on_disk(sweep: Sweep, output: Path | None) -> OnDisk:
+    """The stored states of a sweep on disk, beside ``output`` or else beside NAME.gradient.h5 for an output NAME.h5 of the
+    input. Collective."""
+    forward = sweep.forward
+    if output is None:
+        path = forward.problem.config.output.path.absolute()
+        return OnDisk(path.with_name(f"{path.stem}.gradient.h5"), forward, {"of": WHAT})
+    return OnDisk(output, forward, attributes_of(sweep, digests_of(forward), WHAT))
+
+
+def planned(sweep: Sweep, fields: Fields, check: Callable[[], None] = lambda: None) -> tuple[Sweep, SweepPlan]:
     """Plan the sweep of a run. Collective.
 
-    If the steps follow the solution, the run is taken once to record them, from ``fields``, which are kept. Raises
-    InputError, on all processes, if the memory for stored states is too small.
+    If the steps follow the solution and the sweep has none yet, the run is taken once to record them, from ``fields``, which
+    are kept. ``check`` is called again and again meanwhile. Raises InputError, on all processes, if the memory for stored
+    states is too small.
     """
     forward, adjoint = sweep.forward, sweep.adjoint
-    if forward.problem.step_follows_solution:
-        sweep = replace(sweep, run=recorded(forward, sweep.copied(fields)))
+    if forward.problem.step_follows_solution and not sweep.run.ranges:
+        sweep = replace(sweep, run=recorded(forward, sweep.copied(fields), check))
     plan = agree(forward.communicator, lambda: plan_of(adjoint, forward.plan.topology, sweep.at_once, sweep.run))
     return sweep, plan
 

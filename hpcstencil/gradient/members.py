@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from hpcstencil.adjoint.run_steps import steps_of
 from hpcstencil.config.settings import Config
 from hpcstencil.distributed.halo import Fields
 from hpcstencil.gradient.compose import data_of, planned, sweep_of
+from hpcstencil.gradient.stored_states import WHAT, OnDisk
 from hpcstencil.gradient.sweep import Result, Sweep
 from hpcstencil.io.array_file import ArrayInMemory
 from hpcstencil.problem.problem import Problem
@@ -68,14 +70,16 @@ class Members:
         """The entries of gradient.of."""
         return self.sweeps[0].adjoint.unknowns
 
-    def planned(self, begin: Callable[[int], Fields]) -> tuple[Members, tuple[SweepPlan, ...]]:
+    def planned(
+        self, begin: Callable[[int], Fields], check: Callable[[], None] = lambda: None
+    ) -> tuple[Members, tuple[SweepPlan, ...]]:
         """Plan the sweep of each member, see `compose.planned`. Collective.
 
         ``begin`` returns the fields of the member with a number at t = 0.
         """
         found, following = [], self.forward.problem.step_follows_solution
         for number, sweep in enumerate(self.sweeps):
-            made, plan = planned(sweep, begin(number) if following else {})
+            made, plan = planned(sweep, begin(number) if following else {}, check)
             found.append((compiled_like(made, self.sweeps[0]), plan))
         return replace(self, sweeps=tuple(made for made, _ in found)), tuple(plan for _, plan in found)
 
@@ -126,13 +130,16 @@ def members_of(
     held: Mapping[str, ArrayInMemory],
     own: frozenset[str],
     expressed: Sequence[str],
+    output: Path | None = None,
 ) -> Members:
     """Compose the reverse sweeps of a problem. Collective.
 
     ``forward`` and ``adjoint`` are those of the first member, or of the single run, and ``expressed`` the fields as in
     `adjoint_of`. The other arguments are as in `sweep_of` and `Members`. Raises the errors of `sweep_of`.
     """
-    first = sweep_of(forward, adjoint, compose, data_of_member(problem, held, 0))
+    first = sweep_of(forward, adjoint, compose, data_of_member(problem, held, 0), None if problem.members else output)
+    if first.stored is not None and problem.members and output is not None:  # its states are never continued with
+        first = replace(first, stored=OnDisk(output, forward, {"of": WHAT}))
     others = [
         _like(first, member, number, compose, data_of_member(problem, held, number), expressed)
         for number, member in enumerate(problem.members)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from hpcstencil.adjoint.run_steps import RunSteps
@@ -15,14 +16,15 @@ from hpcstencil.simulation.state import State
 from hpcstencil.simulation.stepping import Stepping
 
 
-def recorded(simulation: Simulation, fields: Fields) -> RunSteps:
+def recorded(simulation: Simulation, fields: Fields, check: Callable[[], None]) -> RunSteps:
     """Take a run from ``fields`` at t = 0, which are overwritten, and return its steps. Collective.
 
-    Raises NumericsError, on all processes, if the run is unstable or its steps collapse.
+    ``check`` is called after each call of compiled code, and may raise StoppedEarly on all processes. Raises NumericsError, on
+    all processes, if the run is unstable or its steps collapse.
     """
     schedule = simulation.problem.schedule()
     if simulation.control is not None:
-        return RunSteps(tuple(_accepted(replace(simulation.control, schedule=schedule), fields)), schedule.end)
+        return RunSteps(tuple(_accepted(replace(simulation.control, schedule=schedule), fields, check)), schedule.end)
     ranges: list[StepRange] = []
 
     def announce(state: State, leap: Leap) -> None:
@@ -37,11 +39,12 @@ def recorded(simulation: Simulation, fields: Fields) -> RunSteps:
     stepping = Stepping(simulation, schedule, State(Clock(), fields), finite, Stopwatch())
     while not stepping.finished:
         stepping.advance(announce)
+        check()
     finite.after_steps(stepping.state)
     return RunSteps(tuple(ranges), schedule.end)
 
 
-def _accepted(control: Control, fields: Fields) -> list[StepRange]:
+def _accepted(control: Control, fields: Fields, check: Callable[[], None]) -> list[StepRange]:
     """The steps that the control accepts, one by one."""
     clocks, rejected, found = control.begun(fields, (Clock(),)), [False], []
     while not control.schedule.finished(clocks[0]):
@@ -49,4 +52,5 @@ def _accepted(control: Control, fields: Fields) -> list[StepRange]:
         fields, clocks, rejected = control.attempted(fields, clocks, rejected, [True])
         if not rejected[0]:
             found.append(tried)
+        check()
     return found

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -27,14 +27,16 @@ from hpcstencil.adjoint.run_steps import RunSteps, added_at
 from hpcstencil.backends.backend import Reductions
 from hpcstencil.distributed.device_grid import Body
 from hpcstencil.distributed.halo import Fields
+from hpcstencil.gradient.course import ALONE, Course, Reached
 from hpcstencil.gradient.samples import Samples
+from hpcstencil.gradient.stored_states import InMemory, OnDisk, States
 from hpcstencil.numerics.schedule import StepRange
 from hpcstencil.simulation.diagnostics import Diagnostics
 from hpcstencil.simulation.simulation import Simulation
 from hpcstencil.symbolic import numpy_evaluate
 from hpcstencil.symbolic.differentiate import ZERO
 from hpcstencil.symbolic.expressions import Field, Node, Time
-from hpcstencil.validation.errors import NumericsError
+from hpcstencil.validation.errors import HpcstencilError, NumericsError
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ class Sweep:
 
     A step of ``several``, if there is one, reverses ``at_once`` steps. All have the same blocks. ``run`` are the steps of the
     run, ``data`` the fields of the objective's data on the devices, and ``samples`` the receivers that it sums over, if there
-    are any.
+    are any. ``stored`` are the stored states if they are on disk, None if they are in memory.
     """
 
     forward: Simulation
@@ -80,6 +82,7 @@ class Sweep:
     several: Simulation | None = None
     at_once: int = 1
     samples: Samples | None = None
+    stored: OnDisk | None = None
 
     @property
     def steps(self) -> int:
@@ -131,27 +134,39 @@ class Sweep:
 
     # ---- the sweep ---------------------------------------------------------------------------------------------------
 
-    def __call__(self, fields: Fields, states: int) -> Result:
+    def __call__(self, fields: Fields, states: int, course: Course = ALONE) -> Result:
         """Return the objective and its gradient for a run that begins with ``fields`` at t = 0. Collective.
 
-        ``states`` is the number of stored states. The fields are kept. Raises NumericsError, on all processes, if the
-        objective or its gradient is not finite.
+        ``states`` is the number of stored states. The fields are kept. The sweep begins where ``course`` says. Raises
+        NumericsError, on all processes, if the objective or its gradient is not finite; StoppedEarly if the course does.
         """
-        constant = self.copied({name: array for name, array in fields.items() if name not in self.changing})
-        stored = {0: {name: fields[name] for name in self.changing}}
+        first = {name: fields[name] for name in self.changing}
         free = Spare(self.copied, self.forward.device_grid.devices.several)
-        numbers, cotangents = list[tuple[float, Mapping[str, float]]](), Fields()
-        starts = [0, *itertools.accumulate(group.count for group in self.groups)]
-        plan = actions(len(self.groups), states) if self.adjoint.needs_states else without_states(len(self.groups))
-        for action in plan:
+        stored = InMemory(first) if self.stored is None else self.stored.begun(first, free)
+        try:
+            result = self.swept(fields, stored, states, course, free)
+        except HpcstencilError as error:
+            if isinstance(error, NumericsError) or (course is ALONE and error.shared):
+                stored.clear()
+            raise
+        stored.clear()
+        return result
+
+    def swept(self, fields: Fields, stored: States, states: int, course: Course, free: Spare) -> Result:
+        """Return the result of a sweep with these ``stored`` states, as `__call__`."""
+        constant = self.copied({name: array for name, array in fields.items() if name not in self.changing})
+        at = course.reached or Reached(self.steps)
+        numbers, cotangents = list(at.parts), dict(at.cotangents)
+        groups = self.groups_to(at.step, stored.steps)
+        starts = [0, *itertools.accumulate(group.count for group in groups)]
+        for action in self.actions(starts, stored.steps, states):
             if isinstance(action, Advance):
-                found = self.kept_and_taken(
-                    stored[action.first], constant, starts[action.first], starts[action.last], free
-                )
+                first, last = starts[action.first], starts[action.last]
+                found = self.kept_and_taken(stored.kept(first), constant, first, last, free, course)
                 constant = {name: found[name] for name in constant}
                 after = {name: found[name] for name in self.changing}
-                if action.last < len(self.groups):
-                    stored[action.last] = after
+                if action.last < len(groups):
+                    stored.add(last, after, self.run.time_of(last))
                 else:
                     added = self.terms(found, self.steps)
                     cotangents = dict(added[0].cotangents) if added else {}
@@ -162,19 +177,52 @@ class Sweep:
                     numbers += [(term.value, term.direct) for term in added]
                     free.add(after)
                 continue
+            start, group = starts[action.step], groups[action.step]
             state = Fields()
             if self.adjoint.needs_states:
-                state = stored.pop(action.step) if action.step else free.copied(stored[0])
-            added = self.terms({**state, **constant}, starts[action.step])
-            found = self.reversed({**state, **constant}, cotangents, self.groups[action.step], free)
-            constant, cotangents = ({name: found[name] for name in each} for each in (constant, cotangents))
+                state = stored.removed(start) if start else free.copied(stored.kept(0))
+            added = self.terms({**state, **constant}, start)
+            for part in self.parts(group, course):
+                with course.call(part.count):
+                    found = self.reversed({**state, **constant}, cotangents, part, free)
+                constant, cotangents = ({name: found[name] for name in each} for each in (constant, cotangents))
+                if part.first > group.first:
+                    course.moved(Reached(start + part.first - group.first, cotangents, numbers))
             for term in added:
                 cotangents = self.with_added(cotangents, term.cotangents)
             numbers += [(term.value, term.direct) for term in added]
             free.add({name: found[name] for name in state})
+            course.moved(Reached(start, cotangents, numbers))
         value = math.fsum(value for value, _ in numbers)
         direct = {name: math.fsum(each.get(name, 0.0) for _, each in numbers) for name in self.adjoint.direct}
         return self.result(value, self.at_start(cotangents, constant), direct)
+
+    def groups_to(self, step: int, begin: Sequence[int]) -> list[StepRange]:
+        """The groups of the steps before number ``step``; a group begins at each number in ``begin``."""
+        if step == self.steps and len(begin) == 1:
+            return self.groups
+        found, done = [], 0
+        for group in groups_of(self.run, self.adjoint, self.at_once, {*begin, step}):
+            if done >= step:
+                break
+            found.append(group)
+            done += group.count
+        return found
+
+    def actions(self, starts: Sequence[int], stored: Sequence[int], states: int) -> Iterator[Advance | Reverse]:
+        """The actions that reverse groups of steps with these ``starts``, from the states that are ``stored``."""
+        count, reached = len(starts) - 1, starts[-1] < self.steps
+        if self.adjoint.needs_states:
+            return actions(count, states, [starts.index(step) for step in stored], reached)
+        return without_states(count, reached)
+
+    def parts(self, group: StepRange, course: Course) -> Iterator[StepRange]:
+        """The parts in which a group is reversed, the last one first: one, unless no states are needed."""
+        left = group.count
+        while left:
+            count = left if self.adjoint.needs_states else min(left, course.most)
+            left -= count
+            yield group.part(left, count)
 
     def value(self, fields: Fields) -> float:
         """Return the objective for a run that begins with ``fields`` at t = 0. Collective. The fields are kept."""
@@ -187,20 +235,29 @@ class Sweep:
                 values.append(self.samples.term(fields, parameters, step, self.run.time_of(step))[0])
         return math.fsum(values)
 
-    def taken(self, fields: Fields, first: int, last: int) -> Fields:
+    def taken(self, fields: Fields, first: int, last: int, course: Course = ALONE) -> Fields:
         """Return the fields after the steps from ``first`` to ``last``. The given fields are overwritten."""
-        for steps in self.run.between(first, last):
-            fields = jax.block_until_ready(self.forward.advance(fields, steps))
+        while first < last:
+            steps = next(self.run.between(first, min(last, first + course.most)))
+            with course.call(steps.count):
+                fields = jax.block_until_ready(self.forward.advance(fields, steps))
+            course.check()
+            first += steps.count
         return fields
 
-    def kept_and_taken(self, state: Fields, constant: Fields, first: int, last: int, free: Spare) -> Fields:
+    def kept_and_taken(
+        self, state: Fields, constant: Fields, first: int, last: int, free: Spare, course: Course = ALONE
+    ) -> Fields:
         """Return the fields after the steps from ``first`` to ``last``. ``state``, the changing fields before them, is kept."""
         into = self.forward.steps.into
         if into is None or first == last:
-            return self.taken({**free.copied(state), **constant}, first, last)
-        steps = next(self.run.between(first, last))
-        fields = into({**state, **constant}, free.taken(state), self.forward.problem.parameters, steps)
-        return self.taken(jax.block_until_ready(fields), first + steps.count, last)
+            return self.taken({**free.copied(state), **constant}, first, last, course)
+        steps = next(self.run.between(first, min(last, first + course.most)))
+        with course.call(steps.count):
+            fields = into({**state, **constant}, free.taken(state), self.forward.problem.parameters, steps)
+            fields = jax.block_until_ready(fields)
+        course.check()
+        return self.taken(fields, first + steps.count, last, course)
 
     def reversed(self, fields: Fields, cotangents: Fields, group: StepRange, free: Spare) -> Fields:
         """Return the fields of `Adjoint.reversing` before a group of steps.
@@ -330,7 +387,8 @@ class Spare:
         return _copied_into(room, fields) if room and not self.several else self.copies(fields)
 
 
-def without_states(groups: int) -> Iterator[Advance | Reverse]:
-    """The actions that reverse some groups of steps where this needs no states."""
-    yield Advance(0, groups)
+def without_states(groups: int, reached: bool) -> Iterator[Advance | Reverse]:
+    """The actions that reverse some groups of steps where this needs no states; the end may have been ``reached`` before."""
+    if not reached:
+        yield Advance(0, groups)
     yield from map(Reverse, reversed(range(groups)))

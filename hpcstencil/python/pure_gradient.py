@@ -112,6 +112,10 @@ class Reverse:
                 "sim.value_and_gradient()"
             )
         refuse_ensemble(problem, "derivatives of sim.function")
+        if problem.config.gradient.storage == "disk":
+            raise InputError(
+                "gradient.storage: jax.grad stores states in memory; remove it, or use sim.value_and_gradient()"
+            )
         names = [*wanted.numbers, *(name.removeprefix(PARAMETER_FIELD) for name in wanted.arrays)]
         of = (f"initial.{problem.shown[0]}", *(f"equation.{name}" for name in names))
         gradient = replace(problem.config.gradient, of=of)

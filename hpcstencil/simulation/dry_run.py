@@ -109,10 +109,12 @@ def _gradient(problem: Problem, topology: Topology, kernel: str) -> list[str]:
     plans = [plan_of(adjoint, topology, at_once, steps_of(one)) for one in runs]
     plan = max(plans, key=lambda one: one.bytes)
     stored = f"{plan.states} stored states of {human(plan.bytes_per_state)}" if plan.states else "no stored states"
-    memory = f"{stored}, about {human(plan.bytes)} in all per process"
+    memory = f"{stored}{' on disk' * plan.on_disk}, about {human(plan.bytes)} in all per process"
     of = f"{len(runs)} members one after the other, " if problem.members else ""
     taken, steps = sum(one.taken for one in plans), sum(one.steps for one in plans)
     lines = [f"gradient              {of}{memory}, {taken} steps taken to reverse {steps}"]
+    if plan.bytes_on_disk:
+        lines.append(f"states on disk        {human(plan.bytes_on_disk)} in all{_room(Path.cwd(), plan.bytes_on_disk)}")
     if problem.config.fit is not None:
         unknowns = per_member(problem, adjoint.unknowns, differing(problem, adjoint.unknowns, {}))
         words, size = plan_of_fit(problem, unknowns, problem.config.fit, topology)
@@ -226,9 +228,14 @@ def _output(problem: Problem, itemsize: int) -> str:
     if count is None:
         return f"{human(size)} a snapshot{packed}"
     folder = next((there for there in Path(output.path).absolute().parents if there.is_dir()), Path("/"))
-    free = shutil.disk_usage(folder).free
-    room = f"; {human(free)} are free in {folder}" if not packed and count * size > free else ""
+    room = "" if packed else _room(folder, count * size)
     return f"{count} snapshots of {human(size)}, {human(count * size)} in all{packed}{room}"
+
+
+def _room(folder: Path, size: int) -> str:
+    """Return a remark if the file system of a folder has no room for ``size`` bytes; else ""."""
+    free = shutil.disk_usage(folder).free
+    return f"; {human(free)} are free in {folder}" if size > free else ""
 
 
 def _streams(problem: Problem, itemsize: int) -> list[str]:

@@ -187,7 +187,6 @@ REFUSED = [  # (right-hand side of u, boundary, other tables, words of the messa
     ("u*c", {}, {"equation": {"c": "sin(x)"}, "gradient": {"of": ["equation.c"]}}, "is an expression or a time series"),
     ("u", {}, {"gradient": {"of": ["initial.w"]}}, 'unknown name "initial.w"'),
     ("u", {}, {"gradient": {}}, "gradient.of: expected names"),
-    ("u", {}, {"gradient": {"of": ["initial.u"], "storage": "disk"}}, "storage = 'disk' is not available yet"),
     ("u", {}, {"objective": {"J": "max(u)"}}, "not available yet of max()"),
     ("u", {}, {"objective": {}}, "objective: expected an expression"),
     ("u", {}, {"numerics": {"integrator": "ab2"}}, 'not available yet with "ab2"'),

@@ -119,6 +119,20 @@ def test_a_continued_fit_has_the_same_bits(command, monkeypatch):
     assert contents("whole.h5") == before
 
 
+def test_states_on_disk_give_the_same_bits(command):
+    """A fit that is killed leaves states, which the one that continues removes."""
+    few = ("--quiet", "--set", "fit.steps=2")
+    assert command("fit", "input.toml", "-o", "memory.h5", *few)[0] == 0
+    disk = ("fit", "input.toml", "-o", "disk.h5", *few, "--set", 'gradient.storage="disk"')
+    left = Path("disk.state.checkpoint.000000000004.h5")
+    left.touch()
+    status, _, err = command(*disk)
+    assert status == 2 and f"{left}: exists already; say --resume to continue this fit" in err
+    status, _, err = command(*disk, "--resume")
+    assert status == 0 and contents("disk.h5") == contents("memory.h5"), err
+    assert not list(Path().glob("*.state.*"))
+
+
 def test_a_signal_stops_it_between_evaluations(command, monkeypatch):
     reasons = iter(["", "", "", "SIGTERM"])
     monkeypatch.setattr(StopRequests, "reason", lambda self: next(reasons))

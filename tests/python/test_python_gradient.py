@@ -52,6 +52,21 @@ def test_the_gradient_is_that_of_finite_differences():
             sim.value_and_gradient()
 
 
+def test_states_on_disk_give_the_same_bits(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    on_disk = {**TABLES, "gradient": {**TABLES["gradient"], "storage": "disk"}, "output": {"path": "run.h5"}}
+    direction = {"initial.u": 1.0, "equation.A": 0.5}
+    with hs.Simulation(TABLES) as sim, hs.Simulation(on_disk) as other:
+        expected, found = sim.value_and_gradient(), other.value_and_gradient()
+        assert found[0] == expected[0] and all(np.array_equal(found[1][key], expected[1][key]) for key in expected[1])
+        expected, found = sim.hessian_product(direction), other.hessian_product(direction)
+        assert all(np.array_equal(found[key], expected[key]) for key in expected)
+        assert os.listdir() == []
+        Path("run.gradient.state.checkpoint.000000000002.h5").touch()
+        with pytest.raises(hs.InputError, match="exists already; remove it"):
+            other.value_and_gradient()
+
+
 def test_the_steps_after_a_gradient_are_those_without_one():
     with hs.Simulation(TABLES) as sim, hs.Simulation(TABLES) as other:
         sim.value_and_gradient()

@@ -1,0 +1,55 @@
+"""The course of a reverse sweep: the place that it has reached, and what accompanies it from call to call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from hpcstencil.distributed.halo import Fields
+
+EVERY = 2**62  # more steps than any run has
+
+Parts = Sequence[tuple[float, Mapping[str, float]]]
+
+
+@dataclass(frozen=True)
+class Reached:
+    """The place of a reverse sweep: all steps from number ``step`` on have been reversed.
+
+    ``cotangents`` are the derivatives of the objective with respect to the state before that step, and those with respect to
+    parameters so far, by field of the adjoint problem; there are none before the first reverse step. ``parts`` are the terms
+    of the objective so far, each with its direct derivatives with respect to numbers.
+    """
+
+    step: int
+    cotangents: Fields = field(default_factory=dict)
+    parts: Parts = ()
+
+
+class Course:
+    """What accompanies a reverse sweep: this one does nothing. All methods are collective.
+
+    ``reached`` is the place where the sweep begins, None for the end of the run.
+    """
+
+    reached: Reached | None = None
+
+    @property
+    def most(self) -> int:
+        """The largest number of steps of the next call of compiled code."""
+        return EVERY
+
+    @contextmanager
+    def call(self, steps: int) -> Iterator[None]:
+        """A context in which compiled code takes or reverses some ``steps``."""
+        yield
+
+    def check(self) -> None:
+        """Raise StoppedEarly, on all processes, if the sweep must stop. It is between two calls, and its place the same."""
+
+    def moved(self, reached: Reached) -> None:
+        """Note the place that the sweep has reached. Raises StoppedEarly as `check`."""
+
+
+ALONE = Course()

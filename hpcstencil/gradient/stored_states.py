@@ -1,0 +1,221 @@
+"""The states of a run that a reverse sweep stores: in memory, or in files beside its output.
+
+States are known by the number of steps before them. Each has the fields that the steps change, laid out on the devices.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Protocol
+
+from hpcstencil.checkpoint.checkpoint import read_checkpoint, write_checkpoint
+from hpcstencil.checkpoint.paths import checkpoint_path, list_checkpoints, remove_locks, remove_stale, step_of
+from hpcstencil.checkpoint.seal import Damaged
+from hpcstencil.distributed.halo import Fields
+from hpcstencil.runtime.communicator import agree, from_rank_0
+from hpcstencil.runtime.filesystem import file_errors
+from hpcstencil.simulation.dry_run import human
+from hpcstencil.simulation.file_blocks import checkpoint_block, from_checkpoint
+from hpcstencil.simulation.simulation import Simulation
+from hpcstencil.validation.errors import EnvironmentProblem, InputError
+
+ALL = 2**31  # more than the files of any sweep
+WHAT = "stored state of a gradient"
+
+
+class Room(Protocol):
+    """Memory of fields that nobody needs any more."""
+
+    def add(self, fields: Fields) -> None:
+        """Add fields that nobody needs any more."""
+
+    def copied(self, fields: Fields) -> Fields:
+        """Return copies of the fields in this memory, if there is any."""
+
+
+class States(Protocol):
+    """The stored states of a sweep. All methods are collective. State 0 is always stored."""
+
+    @property
+    def steps(self) -> list[int]:
+        """The numbers of the stored states, ascending."""
+
+    def kept(self, step: int) -> Fields:
+        """Return a state that stays stored; it must not be overwritten."""
+
+    def add(self, step: int, state: Fields, time: float) -> None:
+        """Store the state at a ``time``. It must not be overwritten any more."""
+
+    def removed(self, step: int) -> Fields:
+        """Return a state other than state 0, which is not stored any more."""
+
+    def clear(self) -> None:
+        """Drop all states but state 0."""
+
+
+class InMemory:
+    """States in memory, of which ``first`` is state 0."""
+
+    def __init__(self, first: Fields) -> None:
+        self.held = {0: first}
+
+    @property
+    def steps(self) -> list[int]:
+        return sorted(self.held)
+
+    def kept(self, step: int) -> Fields:
+        return self.held[step]
+
+    def add(self, step: int, state: Fields, time: float) -> None:
+        self.held[step] = state
+
+    def removed(self, step: int) -> Fields:
+        return self.held.pop(step)
+
+    def clear(self) -> None:
+        self.held = {0: self.held[0]}
+
+
+class OnDisk:
+    """States in files ``NAME.state.checkpoint.STEP.h5`` beside the output ``NAME.h5`` of a sweep.
+
+    They are written and sealed like checkpoints of a run, so any number of processes can read them. In memory there are state
+    0, the state that steps begin with, and one that was added after that. The latter is written when steps are to begin with
+    another state; if it is removed before, it never is.
+
+    ``attributes`` are those of the files (`origin.attributes_of`). Methods raise EnvironmentProblem, on all processes, if the
+    file system fails, and InputError if a file is damaged when it is read.
+    """
+
+    room: Room  # since the sweep has begun
+
+    def __init__(self, output: Path, simulation: Simulation, attributes: Mapping[str, str]) -> None:
+        self.output, self.simulation, self.attributes = beside(output), simulation, attributes
+        self.held: dict[int, Fields] = {}
+        self.times: dict[int, float] = {}
+        self.written: set[int] = set()
+
+    def begun(self, first: Fields, room: Room) -> OnDisk:
+        """Return these states for a sweep that begins with ``first`` as state 0. Collective.
+
+        States that are read take the memory in ``room``, and those that are written leave theirs there.
+        Raises InputError, on all processes, if a file has the name of a state that is not one of this sweep.
+        """
+        self.held, self.room = {0: first}, room
+
+        def refuse() -> None:
+            for path in list_checkpoints(self.output):
+                if step_of(path) not in self.written:
+                    raise InputError(f"{path}: exists already; remove it, or choose another output")
+
+        from_rank_0(self.simulation.communicator, refuse)
+        return self
+
+    def adopt(self, before: int, most: int, refuse: Callable[[Path], None]) -> None:
+        """Take over the files of an interrupted sweep: at most ``most``, of states before step ``before``. Collective.
+
+        The other files are removed. ``refuse`` raises InputError for a file that is damaged or not one of this sweep; all
+        processes raise it.
+        """
+        communicator = self.simulation.communicator
+
+        def adopted() -> list[int]:
+            for path in list_checkpoints(self.output):
+                refuse(path)
+            return sorted(step for step in map(step_of, list_checkpoints(self.output)) if 0 < step < before)[:most]
+
+        self.written = set(from_rank_0(communicator, adopted))
+        remove_stale(self.output, communicator, after=max(self.written, default=0))
+        remove_locks(self.output, communicator)
+
+    def refuse_full_disk(self, size: int) -> None:
+        """Raise EnvironmentProblem, on all processes, if the file system has no room for states of ``size`` bytes in all,
+        those that have been written included. Collective."""
+
+        def check() -> None:
+            folder = self.output.parent
+            there = sum(checkpoint_path(self.output, step).stat().st_size for step in self.written)
+            free = shutil.disk_usage(folder).free
+            if size - there > free:
+                raise EnvironmentProblem(
+                    f"gradient.storage: expected {human(size - there)} of free space in {folder} for stored states, but got "
+                    f"{human(free)}; free some, choose another --output, or set fewer gradient.checkpoints"
+                )
+
+        from_rank_0(self.simulation.communicator, check)
+
+    @property
+    def steps(self) -> list[int]:
+        return sorted({*self.held, *self.written})
+
+    def kept(self, step: int) -> Fields:
+        for other in [other for other in self.held if other not in (0, step)]:
+            self._write(other)
+            self.room.add(self.held.pop(other))
+        if step not in self.held:
+            self.held[step] = self._read(step)
+        return self.held[step]
+
+    def add(self, step: int, state: Fields, time: float) -> None:
+        self.held[step], self.times[step] = state, time
+
+    def removed(self, step: int) -> Fields:
+        state = self.held.pop(step, None) or self._read(step)
+        if step in self.written:
+            self.written.remove(step)
+            path = checkpoint_path(self.output, step)
+
+            def unlink() -> None:
+                if self.simulation.communicator.rank == 0:
+                    with file_errors(path, "remove"):
+                        path.unlink(missing_ok=True)
+
+            agree(self.simulation.communicator, unlink)
+        return state
+
+    def flush(self) -> None:
+        """Write the states that are in memory only, for a sweep that continues later. Collective."""
+        for step in sorted(self.held):
+            if step:
+                self._write(step)
+
+    def clear(self) -> None:
+        self.held, self.written = {0: self.held[0]} if self.held else {}, set()
+        remove_stale(self.output, self.simulation.communicator, after=-1)
+
+    def _write(self, step: int) -> None:
+        if step in self.written:
+            return
+        simulation = self.simulation
+        config = simulation.problem.config
+        write_checkpoint(
+            self.output,
+            simulation.communicator,
+            config.grid,
+            step=step,
+            time=self.times[step],
+            arrays={name: checkpoint_block(simulation, array) for name, array in self.held[step].items()},
+            ranges=simulation.ranges,
+            attributes=self.attributes,
+            keep=ALL,
+            method=config.output.method,
+        )
+        self.written.add(step)
+
+    def _read(self, step: int) -> Fields:
+        simulation = self.simulation
+        names, path = list(self.held[0]), checkpoint_path(self.output, step)
+        try:
+            blocks, _, _ = read_checkpoint(path, simulation.ranges, simulation.communicator, names)
+        except Damaged:
+            raise InputError(
+                f"{path}: expected a {WHAT} as it was written, but it is damaged; remove it, and continue with --resume"
+            ) from None
+        return self.room.copied(simulation.put({name: from_checkpoint(simulation, blocks[name]) for name in names}))
+
+
+def beside(output: Path) -> Path:
+    """The name to which the states of a sweep belong that writes ``output``, as checkpoints belong to that of a run."""
+    return output.with_name(f"{output.stem}.state.h5")
