@@ -125,8 +125,8 @@ def _compute(members: Members, claim: Claim, newest: Path | None, overwrite: boo
     if overwrite:
         remove(path, communicator)
     if newest is not None:
-        say(f"continuing from {newest.name}")
         course.resume(newest)
+        say(f"continuing from {newest.name}")
     plans = course.planned()
     say(told(plans))
     total = course.total(plans)

@@ -71,10 +71,13 @@ def test_an_interrupted_sweep_has_the_same_bits(tmp_path, name, storage, kernel)
         together = replace(members, sweeps=tuple(several_at_once(sweep, 2) for sweep in members.sweeps))
     path, result, attempts = tmp_path / "g.h5", None, 0
     while result is None:  # the run forwards takes 10 calls
-        calls, attempts = 12 if storage == "disk" or name == "linear" else 30, attempts + 1
+        calls, attempts = (
+            12 if storage == "disk" or name == "linear" else 30 if name == "recorded" else 16,
+            attempts + 1,
+        )
         result = attempt(together if attempts % 2 else members, path, calls)
         assert attempts < 50
-    assert attempts > (3 if storage == "disk" and name != "linear" else 1)
+    assert attempts > 1
     assert bytes_of(result) == expected
     assert not list_states(path) and list_checkpoints(path)
     resumable.remove(path, members.forward.communicator)
@@ -224,20 +227,16 @@ def test_files_of_others_are_not_overwritten(command, monkeypatch):
     assert status == 2 and "input.gradient.h5: expected the file of a gradient, but it is another" in err
 
 
-@pytest.mark.parametrize("setting, key", [
-    ("time.dt=0.05", "time.dt"), ("objective.J='mean(u)'", "objective.J"), ("equation.A=0.2", "equation.A"),
-    ('gradient.of=["initial.u"]', "gradient.of"), ("output.every=0.3", "output.every"),
-])  # fmt: skip
-def test_another_gradient_is_not_continued(command, monkeypatch, tmp_path_factory, setting, key):
-    folder = tmp_path_factory.getbasetemp() / "stopped gradient"
-    if not folder.exists():
-        stopped(command, monkeypatch, 14)
-        shutil.copytree(".", folder)
-    shutil.copytree(folder, ".", dirs_exist_ok=True)
+def test_another_gradient_is_not_continued(command, monkeypatch):
+    stopped(command, monkeypatch, 14)
     before = sorted(os.listdir())
-    status, _, err = command("gradient", "input.toml", "--resume", "--set", setting)
-    assert status == 2 and f"{key}: input.gradient.checkpoint." in err and "was made with another value" in err
-    assert sorted(os.listdir()) == before
+    for setting in (
+        "time.dt=0.05", "objective.J='mean(u)'", "equation.A=0.2", 'gradient.of=["initial.u"]', "output.every=0.3"
+    ):  # fmt: skip
+        status, _, err = command("gradient", "input.toml", "--resume", "--set", setting)
+        key = setting.partition("=")[0]
+        assert status == 2 and f"{key}: input.gradient.checkpoint." in err and "was made with another value" in err
+        assert sorted(os.listdir()) == before
 
 
 def test_a_disk_without_room_is_refused_before_the_run(command, monkeypatch):
