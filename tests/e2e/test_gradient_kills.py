@@ -21,10 +21,10 @@ INPUT = """
 grid = { shape = [40, 36] }
 equation = { name = "custom", A = 0.1, rhs = { u = "A*laplacian(u) - u**3 + s", s = "0*s" } }
 initial = { u = "sin(0.3*x)", s = 0.0 }
-time = { end = 200.0, dt = 0.1 }
+time = { end = 50.0, dt = 0.1 }
 objective = { J = { sum = "mean((u - cos(0.2*y))**2) + 1e-3*mean(s**2)", every_steps = 7 } }
 gradient = { of = ["initial.s", "equation.A"], checkpoints = 8 }
-checkpoint = { every_steps = 100 }
+checkpoint = { every_steps = 50 }
 """
 
 
