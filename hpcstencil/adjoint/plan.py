@@ -19,7 +19,7 @@ from hpcstencil.problem.decomposition import most_steps
 from hpcstencil.validation.errors import InputError
 from hpcstencil.validation.messages import shown
 
-MOVING = 2  # states in memory if they are stored on disk: the one that steps begin with, and one on its way
+MOVING = 4  # states in memory if they are stored on disk: one that steps begin with, and three while one is read
 MOST = 8  # most stages of steps that native code reverses together; more need more memory than its caches have
 
 
