@@ -26,6 +26,7 @@ from hpcstencil.simulation.file_blocks import checkpoint_block, from_checkpoint
 from hpcstencil.validation.errors import InputError
 
 WHAT = "gradient"
+TABLES = "tables/"  # the group of arrays that are not over the grid
 FREE = (*origin.FREE, "fit.")  # keys in which a gradient that continues may differ from the one before
 
 
@@ -71,7 +72,7 @@ def write(output: Path, members: Members, place: Place, digests: Mapping[str, st
         attributes=origin.attributes_of(WHAT, members, digests),
         keep=config.checkpoint.keep,
         method=config.output.method,
-        apart={name: _part(table, simulation.communicator, config.grid.ndim) for name, table in found.items()},
+        apart={TABLES + name: _part(table, simulation.communicator, config.grid.ndim) for name, table in found.items()},
     )
 
 
@@ -145,6 +146,8 @@ def _table(path: Path, name: str, scalars: Mapping[str, object], communicator: C
         shape.append(n)
     if not shape:
         return []
-    blocks, _, _ = read_checkpoint(path, _ranges(int(np.prod(shape)), communicator, ndim), communicator, (name,))
-    found: list[Any] = blocks[name].reshape(shape).tolist() if communicator.rank == 0 else []
+    blocks, _, _ = read_checkpoint(
+        path, _ranges(int(np.prod(shape)), communicator, ndim), communicator, (TABLES + name,)
+    )
+    found: list[Any] = blocks[TABLES + name].reshape(shape).tolist() if communicator.rank == 0 else []
     return communicator.broadcast(found)

@@ -184,6 +184,8 @@ def test_the_command_continues_a_gradient(command, monkeypatch):
     assert re.search(
         r"stopped by SIGTERM after \d+ of 20 steps in reverse, with a checkpoint; run the same command", err
     )
+    for path in Path().glob("input.gradient.*.h5"):
+        assert "every byte is as it was written" in command("info", path)[1], path
     status, _, err = command("gradient", "input.toml")
     assert status == 2 and ".h5: exists already; say --resume to continue this gradient" in err
     err = stopped(
