@@ -51,24 +51,27 @@ PYTHON
 done <<<"$pictures"
 
 [[ $# -eq 0 || " $* " == *" layered_model "* ]] || exit 0
-hpcstencil gradient inputs/gradients/layered_model.toml -o "$folder/layered_model.h5"
+hpcstencil fit inputs/gradients/layered_model.toml -o "$folder/layered_model.h5" --quiet
 python - inputs/gradients/layered_model.hdf5 "$folder/layered_model.h5" docs/images/layered_model.png <<'PYTHON'
 import sys
 import h5py
 import matplotlib
-import numpy as np
+import tomllib
 from PIL import Image
 matplotlib.use("Agg")
 from matplotlib import pyplot
-with h5py.File(sys.argv[1]) as data, h5py.File(sys.argv[2]) as found:
-    model, guess, descent = data["model"][:], data["guess"][:], -found["equation.c"][:]
-largest = np.quantile(np.abs(descent), 0.99)
-figure, axes = pyplot.subplots(3, 1, figsize=(5, 9), layout="constrained", sharex=True)
-for axis, c, name in zip(axes, (model, guess, descent), ("c of the model", "c of the first guess", "-∂misfit/∂c at the guess")):
-    limits = {"vmin": -largest, "vmax": largest, "cmap": "RdBu_r"} if c is descent else {"vmin": 1.5, "vmax": 2.7}
-    figure.colorbar(axis.imshow(c.T, extent=(0, 1.2, 0.8, 0), **limits), ax=axis)
-    axis.set(title=name, ylabel="depth")
+with h5py.File(sys.argv[1]) as data, h5py.File(sys.argv[2]) as fit:
+    models = {"model": data["model"][:], "first guess": data["guess"][:], "found": fit["equation.c"][:]}
+    given = tomllib.loads(fit.attrs["input"])
+shots, receivers = given["ensemble"], given["probes"]["receivers"]
+figure, axes = pyplot.subplots(3, 1, figsize=(5, 8.4), layout="constrained", sharex=True)
+for axis, (name, c) in zip(axes, models.items()):
+    image = axis.imshow(c.T, extent=(0, 1.2, 0.8, 0), vmin=1.5, vmax=2.7)
+    axis.set(title=f"c, {name}", ylabel="depth")
+axes[0].plot(receivers["x"], receivers["y"], "w.", markersize=2)
+axes[0].plot(shots["equation.xs"], shots["equation.ys"], "r*", markersize=8)
 axes[-1].set_xlabel("x")
+figure.colorbar(image, ax=axes, shrink=0.5)
 figure.savefig(sys.argv[3], dpi=80)
 Image.open(sys.argv[3]).convert("RGB").quantize(256, kmeans=2).save(sys.argv[3], optimize=True)
 PYTHON

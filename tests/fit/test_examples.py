@@ -16,8 +16,8 @@ def found(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("hpcstencil.cli.prepare.bind_devices", lambda wanted: (1, []))  # jax is there already
 
-    def run(name):
-        status, _, err = hpcstencil(monkeypatch, capsys, "fit", INPUTS / f"{name}.toml")
+    def run(name, *options):
+        status, _, err = hpcstencil(monkeypatch, capsys, "fit", INPUTS / f"{name}.toml", *options)
         assert status == 0, err
         return h5py.File(f"{name}.fit.h5")
 
@@ -35,6 +35,16 @@ def test_the_sources_of_heat(found):
         weight = s[half] / s[half].sum()
         assert float((weight * x[half]).sum()) == pytest.approx(place[0], abs=0.05)
         assert float((weight * y).sum()) == pytest.approx(place[1], abs=0.05)
+
+
+@pytest.mark.long
+def test_the_layers_of_the_ground(found):
+    with found("layered_model", "--set", "fit.steps=8") as file, h5py.File(INPUTS / "layered_model.hdf5") as data:
+        c, x, y = file["equation.c"][:], file["x"][:][:, None], file["y"][:]
+        model, guess = data["model"][:], data["guess"][:]
+        assert file.attrs["objective"] < 0.1 * file["history/objective"][0]
+    lit = (x > 0.2) & (x < 1.0) & (y > 0.1) & (y < 0.6)
+    assert np.abs(c - model)[lit].mean() < 0.7 * np.abs(guess - model)[lit].mean()
 
 
 @pytest.mark.long

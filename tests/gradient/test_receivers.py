@@ -205,12 +205,14 @@ def test_a_step_against_the_gradient_of_the_example_lowers_the_misfit_as_predict
     with h5py.File(EXAMPLE.with_suffix(".hdf5")) as file:
         model, guess, observed = (file[name][:] for name in ("model", "guess", "observed"))
 
+    shots = {"equation.xs": [0.2], "equation.ys": [0.05]}  # the first one
+
     def misfit(c, **others):
-        with hs.Simulation.from_toml(EXAMPLE, **{"equation.c": c, "time.end": 0.4, **others}) as sim:
+        with hs.Simulation.from_toml(EXAMPLE, **{"equation.c": c, "time.end": 0.4, "ensemble": shots, **others}) as sim:
             value, gradient = sim.value_and_gradient()
             return value, gradient["equation.c"]
 
-    data = {"objective.data.observed": observed[:101]}
+    data = {"objective.data.observed": observed[:1, :41]}
     assert misfit(model, **data)[0] < 1e-9  # the data are those of the model
     double = {**data, "numerics.precision": "float64"}
     value, gradient = misfit(guess.astype("f8"), **double)
