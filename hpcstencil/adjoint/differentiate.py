@@ -104,10 +104,10 @@ def transposed(
         return {}
     merged = shared(trees)
 
-    def slope(value: Node, leaf: Node) -> Node:
+    def by_leaf(value: Node, leaf: Node) -> Node:
         return tangent(value, {leaf: ONE}, operands, space)
 
-    walls = Walls(operands, space, {*leaves, *numbers}, slope)
+    walls = Walls(operands, space, {*leaves, *numbers}, by_leaf)
     order = list(dict.fromkeys(bottom_up(total(list(merged.values())))))
     wanted = {*leaves, *(replace(leaf, beyond=True) for leaf in leaves)}
     active: dict[Node, bool] = dict.fromkeys(wanted, True)

@@ -116,7 +116,8 @@ class Operands:
 
     def beyond(self, operand: Field, slope: Node, along: Along) -> Node:
         """The derivative of a field that is evaluated beyond boundaries. ``slope`` is that of the field, another field or 0."""
-        own, walls, moved = Field(operand.name), self.walls(range(len(self.periodic))), ZERO
+        own, walls = Field(operand.name), self.walls(range(len(self.periodic)))
+        moved: Node = ZERO
         if isinstance(slope, Field):
             for (axis, side), face in self.moved(own, walls, along).items():
                 assert self.added.setdefault((slope, axis, side), face) == face

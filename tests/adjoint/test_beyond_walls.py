@@ -16,8 +16,23 @@ FACES = {
     "c": "mean_y(difference_x(mean_x(mean_y(u)*difference_y(k))))",
     "d": "difference_x(where(mean_x(u) > 0.8, below_x(u**2 + mean_x(below_x(u*k))), above_x(k)/above_x(x + u)))",
 }
+WITH_NUMBERS = {
+    "x": {"lower": {"dirichlet": "0.3*cos(t) + D*y"}, "upper": {"neumann": "D**2*sin(t) + E*y"}},
+    "y": {"lower": {"robin": {"a": 1.0, "b": 0.2, "value": "D*x"}}, "upper": {"dirichlet": "0.1*E + D*E*t"}},
+    "k": {"x": {"neumann": "0.3*exp(D)"}},
+    "operators": {"u*u": {"dirichlet": "t*sin(D)"}},
+}
+NUMBERS = {
+    "a": "laplacian(u) + dxy(u)",
+    "b": "div_grad(k, u*u) + dx(u + E*x*y)",
+    "f": "near(u) + 0.5*dy(near(u)) + D*u*E**2",
+}
 NEAR = {"a": "laplacian(u) + x*dx(u)", "b": "upwind(u, k - 0.5, -0.3*u) + dyy(u*k)"}
 ROWS = [  # (right-hand sides, shape, boundary, order)
+    ("numbers", NUMBERS, (3, 4), WITH_NUMBERS, 2),
+    ("numbers-periodic", {"b": NUMBERS["b"], "f": NUMBERS["f"]}, (3, 4), {**WITH_NUMBERS, "x": "periodic", "k": {}}, 2),
+    ("numbers-faces", SHIFTED, (3, 2), {**WITH_NUMBERS, "operators": {}}, 2),
+    ("numbers-4", {"a": "laplacian(u)", "f": NUMBERS["f"]}, (4, 5), {"x": WITH_NUMBERS["x"]}, 4),
     ("faces", {**SHIFTED, **FACES}, (4, 5), MIXED, 2),
     ("faces-thin", SHIFTED, (2, 2), MIXED, 2),
     ("faces-robin", {**SHIFTED, **FACES}, (5, 4), ROBIN, 2),
@@ -32,7 +47,7 @@ ROWS = [  # (right-hand sides, shape, boundary, order)
         8,
     ),
 ]
-SELECTED = ("faces", "faces-thin", "robin-4")  # in CI
+SELECTED = ("numbers", "faces-thin", "robin-4")  # in CI
 
 
 @pytest.mark.parametrize("rhs, shape, boundary, order", [

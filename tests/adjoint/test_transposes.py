@@ -23,7 +23,7 @@ EVERYWHERE = {
     "d": "laplacian(u**3 - k*laplacian(u))",
     "e": "where(u > k, exp(u)*dx(k), minimum(dx(u), dy(u*k)) + maximum(u, k)**1.5 + abs(dy(u)) + sqrt(u)/k)",
     "f": "near(u*k) + 0.5*dy(near(u)) + sin(u) - cos(k) + tanh(u*k) + log(k) + tan(u/2) + D*u*E**2",
-    "g": "gradient_squared(u + E*x*y) + divergence(u*k, D*x*u)",
+    "g": "gradient_squared(u) + divergence(u*k, D*x*u)",
 }
 CONSERVATIVE = {"h": "div_grad(k, u) + div_grad(1 + x*y, u*u) + D*div_grad(u*k, k)"}
 SHIFTED = {
@@ -31,11 +31,11 @@ SHIFTED = {
 }
 NEAR = [[0.1, 0.2, -0.3], [0.4, -1.2, 0.35], [0.25, 0.1, -0.1]]  # without symmetry
 MIXED = {
-    "x": {"lower": {"dirichlet": "0.3*cos(t) + D*y"}, "upper": {"neumann": "D**2*sin(t) + E*y"}},
-    "y": {"lower": {"neumann": 0.2}, "upper": {"dirichlet": "0.1*E + D*E*t"}},
-    "k": {"x": {"neumann": "0.3*exp(D)"}},
+    "x": {"lower": {"dirichlet": "0.3*cos(t) + y"}, "upper": {"neumann": "0.1*sin(t) + y"}},
+    "y": {"lower": {"neumann": 0.2}, "upper": {"dirichlet": "0.1 + 0.2*t"}},
+    "k": {"x": {"neumann": 0.3}},
 }
-ROBIN = {"x": {"robin": {"a": 1.0, "b": 0.2, "value": "D*y"}}, "y": {"lower": {"robin": {"a": 2.0, "b": 0.0, "value": "x"}},
+ROBIN = {"x": {"robin": {"a": 1.0, "b": 0.2, "value": 0.1}}, "y": {"lower": {"robin": {"a": 2.0, "b": 0.0, "value": "x"}},
          "upper": {"robin": {"a": 0.0, "b": 1.5, "value": "x"}}}}  # fmt: skip
 PERIODIC = {"x": "periodic", "y": "periodic"}
 # Conditions of inner results, which differ from that of the field.
@@ -46,8 +46,8 @@ INNER = {
 }
 OPERATORS = {
     "operators": {
-        "laplacian(u)": {"x": {"dirichlet": "0.1*D"}, "y": {"robin": {"a": 1.0, "b": "1 + x", "value": "E*x"}}},
-        "u*u": {"dirichlet": "t*sin(D)"},
+        "laplacian(u)": {"x": {"dirichlet": 0.1}, "y": {"robin": {"a": 1.0, "b": "1 + x", "value": "x"}}},
+        "u*u": {"dirichlet": "t"},
         "k*u": {"robin": {"a": 0.5, "b": 1.0, "value": 0.0}},
     }
 }
