@@ -110,7 +110,7 @@ def traced_slopes(problem: Problem) -> Callable[..., dict[str, jax.Array]]:
     """The function (fields, parameters, t) -> time derivatives by field, on one device: array code outside of any loop, which
     jax.jvp and jax.vjp differentiate."""
     device_grid = simulation_of(problem).device_grid
-    rates = {**problem.trees}
+    rates = {**problem.slopes}
     rhs = right_hand_side(rates, rules_of(problem, KERNELS["shift"]), problem.needs(rates.values()))
     frame = device_grid.frame(device_grid.places)
 

@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from hpcstencil.adjoint.beyond_walls import Extended, Place, Walls
 from hpcstencil.adjoint.operands import Operands
 from hpcstencil.adjoint.operators import transposed_operator
 from hpcstencil.symbolic.differentiate import ONE, RULES, ZERO, over, plus, times
@@ -28,6 +29,7 @@ from hpcstencil.symbolic.expressions import (
     Node,
     Noise,
     Operator,
+    Parameter,
     Pointwise,
     bottom_up,
     shared,
@@ -48,9 +50,17 @@ Guards = tuple[tuple[Node, bool], ...]  # (condition, whether it must hold), fro
 def tangent(tree: Node, directions: Mapping[Node, Node], operands: Operands, space: Discretization) -> Node:
     """The derivative of a tree along ``directions``, which map fields and parameters to their own derivatives.
 
-    The conditions of new operands are added to ``operands``. Raises the InputError of `Operands.homogeneous`.
+    If these are parameters alone, boundary values that contain fields count as constant: `transposed` has their derivatives.
+    The conditions of new operands are added to ``operands``. Raises the InputError of `Operands.continued`.
     """
     known: dict[Node, Node] = {}
+
+    of_fields = any(isinstance(leaf, Field) for leaf in directions)
+
+    def along(value: Node) -> Node:
+        constant = not of_fields and any(isinstance(part, Field) for part in walk(value))
+        return ZERO if constant else tangent(value, directions, operands, space)
+
     for part in bottom_up(tree):
         if isinstance(part, Pointwise):
             slopes = tuple(known[argument] for argument in part.arguments)
@@ -59,10 +69,12 @@ def tangent(tree: Node, directions: Mapping[Node, Node], operands: Operands, spa
             result: Node = ZERO
             for name in ("operand", "coefficient") if isinstance(part, DivGrad) else ("operand",):
                 child = getattr(part, name)
-                if known[child] != ZERO:
-                    changed: dict[str, Any] = {name: operands.homogeneous(child, known[child], _axes(part, space))}
+                for slope in operands.changed(child, known[child], _axes(part, space), along):
+                    changed: dict[str, Any] = {name: slope}
                     result = plus(result, replace(part, **changed))
             known[part] = result
+        elif isinstance(part, Field) and part.beyond:
+            known[part] = operands.beyond(part, directions.get(Field(part.name), ZERO), along)
         else:
             known[part] = directions.get(part, ZERO)
     return known[tree]
@@ -76,43 +88,68 @@ def _axes(part: Operator, space: Discretization) -> list[int]:
 def transposed(
     trees: Mapping[str, Node],
     seeds: Mapping[str, Node],
-    leaves: Collection[Node],
+    leaves: Collection[Field],
+    numbers: Collection[Parameter],
     operands: Operands,
     space: Discretization,
 ) -> dict[Node, Node]:
     """The derivatives of Σ_name Σ_cells seeds[name] trees[name] with respect to the value of each leaf in each cell.
 
     ``seeds`` are fields. ``leaves`` are fields that occur in the trees; the result has a tree for each of those on which the
-    sum depends. The conditions of new operands are added to ``operands``. Raises the InputError of `transposed_operator`.
+    sum depends. It also has one for each of the ``numbers`` in boundary values with fields: the part of the derivative that
+    comes from these values. The conditions of new operands are added to ``operands``. Raises the InputError of
+    `transposed_operator` and of `Walls`.
     """
     if not trees:
         return {}
     merged = shared(trees)
-    order = list(dict.fromkeys(bottom_up(total(list(merged.values())))))
-    active: dict[Node, bool] = {}
-    for part in order:
-        active[part] = part in leaves or any(active[child] for child in part.children)
-    sums: dict[Node, dict[Guards, Node]] = {}
 
-    def add(part: Node, guards: Guards, tree: Node) -> None:
+    def by_leaf(value: Node, leaf: Node) -> Node:
+        return tangent(value, {leaf: ONE}, operands, space)
+
+    walls = Walls(operands, space, {*leaves, *numbers}, by_leaf)
+    order = list(dict.fromkeys(bottom_up(total(list(merged.values())))))
+    wanted = {*leaves, *(replace(leaf, beyond=True) for leaf in leaves)}
+    active: dict[Node, bool] = dict.fromkeys(wanted, True)
+    for part in order:
+        active[part] = part in wanted or any(active[child] for child in part.children)
+    sums: dict[Node, dict[tuple[Place, Guards], Node]] = {}
+    of_numbers: dict[Node, Node] = {}
+
+    def add(part: Node, place: Place, guards: Guards, tree: Node) -> None:
         if active[part] and tree != ZERO:
             of_part = sums.setdefault(part, {})
-            of_part[guards] = plus(of_part.get(guards, ZERO), tree)
+            of_part[place, guards] = plus(of_part.get((place, guards), ZERO), tree)
 
     for name, tree in merged.items():
-        add(tree, (), seeds[name])
+        add(tree, (), (), seeds[name])
     for part in reversed(order):  # every node after all nodes that use it
         reached = sums.get(part, {})
         if isinstance(part, Pointwise):
-            for guards, c in reached.items():
+            for (place, guards), c in reached.items():
                 for child, guard, slope in _slopes(part, active):
-                    add(child, guards if guard is None or guard in guards else (*guards, guard), times(c, slope))
+                    added = guards if guard is None or guard in guards else (*guards, guard)
+                    add(child, place, added, times(c, walls.at(slope, place)))
         elif isinstance(part, OPERATORS) and reached:
-            wanted = {child for child in part.children if active[child]}
-            factor, rest = _split(_guarded(reached))
-            for child, tree in transposed_operator(part, rest, wanted, operands, space):
-                add(child, (), times(factor, tree))
-    return {leaf: _guarded(sums[leaf]) for leaf in leaves if leaf in sums}
+            sought = _guarded(reached, walls)
+            if walls.needed(part, sought):
+                for (leaf, place), tree in walls.transposed(part, sought).items():
+                    if leaf in numbers:
+                        of_numbers[leaf] = plus(of_numbers.get(leaf, ZERO), tree)
+                    else:
+                        add(leaf, place, (), tree)
+                continue
+            factor, rest = _split(sought[()])
+            both = {child for child in part.children if active[child]}
+            for child, tree in transposed_operator(part, rest, both, operands, space):
+                add(child, (), (), times(factor, tree))
+    found = {part: _guarded(reached, walls) for part, reached in sums.items() if part in wanted}
+    result = {part: c[()] for part, c in found.items() if part in leaves} | of_numbers
+    for leaf in leaves:
+        if (beyond := replace(leaf, beyond=True)) in found:
+            for part, tree in walls.folded(leaf, found[beyond]).items():
+                result[part] = plus(result.get(part, ZERO), tree)
+    return result
 
 
 def _split(tree: Node) -> tuple[Node, Node]:
@@ -152,11 +189,12 @@ def _slopes(part: Pointwise, active: Mapping[Node, bool]) -> Iterator[tuple[Node
             yield child, None, RULES[part.function](part, x, unit)
 
 
-def _guarded(sums: Mapping[Guards, Node]) -> Node:
-    """The sum of trees, each of which counts where its conditions hold and is 0 elsewhere."""
-    terms = []
-    for guards, tree in sums.items():
+def _guarded(sums: Mapping[tuple[Place, Guards], Node], walls: Walls) -> Extended:
+    """The sum of trees, each of which counts where its conditions hold and is 0 elsewhere, by place."""
+    terms: dict[Place, list[Node]] = {}
+    for (place, guards), tree in sums.items():
         for condition, holds in reversed(guards):
-            tree = Pointwise("where", (condition, tree, ZERO) if holds else (condition, ZERO, tree))
-        terms.append(tree)
-    return total(terms)
+            here = walls.at(condition, place)
+            tree = Pointwise("where", (here, tree, ZERO) if holds else (here, ZERO, tree))
+        terms.setdefault(place, []).append(tree)
+    return {place: total(each) for place, each in terms.items()}

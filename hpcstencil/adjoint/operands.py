@@ -13,29 +13,46 @@ also be equal for all rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 from hpcstencil.numerics.grid import AXES
 from hpcstencil.symbolic.boundary_kinds import KINDS, NO_FLUX, Face
-from hpcstencil.symbolic.expressions import OPERATORS, Constant, Coordinate, Field, Node, varies, walk
+from hpcstencil.symbolic.differentiate import ZERO, plus
+from hpcstencil.symbolic.expressions import (
+    OPERATORS,
+    Constant,
+    Coordinate,
+    Field,
+    Node,
+    Pointwise,
+    has_own_ghosts,
+    on_plane,
+    substitute,
+    varies,
+    walk,
+)
 from hpcstencil.validation.errors import InputError
 
 Faces = Mapping[tuple[Node, int, int], Face]
+Along = Callable[[Node], Node]  # a boundary value -> its derivative along a direction
 
 
 @dataclass
 class Operands:
     """The boundary conditions of all operands, of the equation and of its adjoint.
 
-    ``given`` are the conditions of the equation, as `Problem.faces`, and ``trees`` its trees. ``periodic`` and ``spacing``
-    have one entry per axis. ``added`` collects the conditions of new operands.
+    ``given`` are the conditions of the equation, as `Problem.faces`, and ``trees`` its trees. ``periodic``, ``spacing``,
+    ``domain``, the coordinates of both boundaries, and ``rows``, the number of ghost cells that any tree needs, have one entry
+    per axis. ``added`` collects the conditions of new operands.
     """
 
     given: Faces
     trees: Iterable[Node]
     periodic: tuple[bool, ...]
     spacing: tuple[float, ...]
+    domain: tuple[tuple[float, float], ...]
+    rows: tuple[int, ...]
     added: dict[tuple[Node, int, int], Face] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -62,10 +79,6 @@ class Operands:
             for side in (0, 1):
                 face = self.face(operand, axis, side)
                 kind, where = KINDS[face.kind], f"boundary.{AXES[axis]}"
-                if kind.mirrored is None:
-                    raise InputError(
-                        f"{where}: gradients are not available yet with {face.kind}; use another condition"
-                    )
                 if kind.factor_varies and not tangent:
                     if reach > 1:
                         raise InputError(
@@ -78,7 +91,9 @@ class Operands:
                             f"{where}: gradients of mixed derivatives are not available yet with {face.kind} whose "
                             "coefficients depend on the place; give numbers"
                         )
-                found[axis, side] = kind.mirrored(parity, self.spacing[axis], face.values)
+                mirrored = kind.mirrored(parity, self.spacing[axis], face.values)
+                assert mirrored is not None  # `beyond_walls` has transposes for other conditions
+                found[axis, side] = mirrored
         return found
 
     def placed(self, operand: Node, faces: Mapping[tuple[int, int], Face]) -> Node:
@@ -99,22 +114,106 @@ class Operands:
             return self.added[operand, axis, side]
         return self.face(operand, axis, side) if operand in self.used else self.given.get((operand, axis, side))
 
+    def beyond(self, operand: Field, slope: Node, along: Along) -> Node:
+        """The derivative of a field that is evaluated beyond boundaries. ``slope`` is that of the field, another field or 0."""
+        own, walls = Field(operand.name), self.walls(range(len(self.periodic)))
+        moved: Node = ZERO
+        if isinstance(slope, Field):
+            for (axis, side), face in self.moved(own, walls, along).items():
+                assert self.added.setdefault((slope, axis, side), face) == face
+            moved = replace(slope, beyond=True)
+        return plus(moved, self.continued(own, ZERO, along)) if self.change(own, walls, along) else moved
+
     def walls(self, axes: Iterable[int]) -> list[int]:
         """Those of the ``axes`` that are not periodic."""
         return [axis for axis in axes if not self.periodic[axis]]
 
-    def homogeneous(self, operand: Node, slope: Node, axes: Iterable[int]) -> Node:
-        """The derivative ``slope`` of an operand, as an operand of the same operator, which reaches along ``axes``.
+    def changed(self, operand: Node, slope: Node, axes: Iterable[int], along: Along) -> list[Node]:
+        """The derivative of an operand along a direction, as operands of the same operator, which reaches along ``axes``. Their
+        results are to be added.
 
-        Raises InputError if it is a function of the coordinates while the operand has ghost cells of its own, which would
-        have to be mirrored.
+        ``slope`` is the derivative of its tree, and ``along`` returns those of boundary values. Raises InputError if a mirror
+        factor changes.
         """
-        walls = self.walls(axes)
-        if not varies(operand) or not walls:
-            return slope
-        if not varies(slope):
+        if not has_own_ghosts(operand):
+            return [] if slope == ZERO else [slope]
+        walls, found, rest = self.walls(axes), list[Node](), slope
+        if varies(slope):
+            found.append(self.placed(slope, self.moved(operand, walls, along)) if walls else slope)
+            rest = ZERO
+        if rest != ZERO or self.change(operand, walls, along):
+            found.append(self.continued(operand, rest, along))
+        return found
+
+    def moved(self, operand: Node, walls: Iterable[int], along: Along) -> dict[tuple[int, int], Face]:
+        """The conditions of the derivative of an operand on these axes, with the derivatives of values that have fields."""
+        faces = self.mirrored(operand, dict.fromkeys(walls, 1), 1, tangent=True)
+        for (axis, side), face in faces.items():
+            given = self.face(operand, axis, side)
+            if with_fields(given):
+                faces[axis, side] = replace(face, values=(*face.values[:-1], self.slope(axis, given, along)))
+        return faces
+
+    def change(self, operand: Node, walls: Iterable[int], along: Along) -> bool:
+        """Whether boundary values without fields change on these axes."""
+        faces = [(axis, self.face(operand, axis, side)) for axis in walls for side in (0, 1)]
+        return any(self.slope(axis, face, along) != ZERO for axis, face in faces if not with_fields(face))
+
+    def slope(self, axis: int, face: Face, along: Along) -> Node:
+        """The derivative of the last value of a face, of which ghost cells are a linear function. Raises InputError if others,
+        and thus the mirror factor, change."""
+        *factor, slope = [ZERO, *(along(value) for value in face.values)]
+        if any(each != ZERO for each in factor):
             raise InputError(
-                "gradient.of: not available yet where a parameter adds to a field inside an operator beside a boundary; "
-                "write the terms apart"
+                f"gradient.of: not available yet for parameters in a or b of boundary.{AXES[axis]} = {{ robin = ... }}; write "
+                "numbers there"
             )
-        return self.placed(slope, self.mirrored(operand, dict.fromkeys(walls, 1), 1, tangent=True))
+        return slope
+
+    def continued(self, operand: Node, tree: Node, along: Along) -> Node:
+        """The derivative of an operand, where ``tree`` is that in the cells, in ghost cells too: a function of the coordinates.
+
+        ``tree`` contains no fields. Boundary values with fields count as constant.
+        """
+        for axis, periodic in enumerate(self.periodic):
+            x, (lower, upper), width = Coordinate(axis), self.domain[axis], self.spacing[axis]
+            if periodic:
+                wrapped = [_replaced(tree, x, x + sign * (upper - lower)) for sign in (1, -1)]
+                if wrapped[0] != tree:
+                    tree = _where(x < lower, wrapped[0], _where(x > upper, wrapped[1], tree))
+                continue
+            inner = tree
+            for side, boundary in enumerate((lower, upper)):
+                face = self.face(operand, axis, side)
+                kind = KINDS[face.kind]
+                slope = ZERO if with_fields(face) else on_plane(self.slope(axis, face, along), axis, boundary)
+                if inner == ZERO and slope == ZERO:
+                    continue
+                factor = [on_plane(value, axis, boundary) for value in face.values[:-1]]
+                ghosts: Node = ZERO
+                for k in reversed(range(1, self.rows[axis] + 1)):
+                    height = (
+                        2 * k - (not kind.on_face)
+                    ) * width  # to the mirror image; a shift, since trees have operators
+                    image = _replaced(inner, x, x - height if side else x + height)
+                    row = kind.ghost(Constant, image, Constant(height), *factor, slope)
+                    if kind.on_face and side and k == 1:
+                        row = slope  # the first place is on the boundary itself
+                    end = boundary + k * width if side else boundary - k * width
+                    ghosts = _where(x < end if side else x > end, row, ghosts)
+                tree = _where(x > boundary if side else x < boundary, ghosts, tree)
+        return tree
+
+
+def with_fields(face: Face) -> bool:
+    """Whether boundary values depend on fields or arrays: on their values in the cells next to the boundary."""
+    return any(isinstance(part, Field) for value in face.values for part in walk(value))
+
+
+def _where(condition: Node, a: Node, b: Node) -> Node:
+    return a if a == b else Pointwise("where", (condition, a, b))
+
+
+def _replaced(tree: Node, x: Node, other: Node) -> Node:
+    """The tree with ``other`` in place of ``x``."""
+    return substitute(tree, lambda part: other if part == x else None)

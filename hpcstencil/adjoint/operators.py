@@ -5,6 +5,7 @@ For J = Σ_i c_i (Op a)_i, `transposed_operator` returns ∂J/∂a_i as trees of
   div_grad     Σ c ∇·(k ∇a) is bilinear: (∇·k∇)ᵀ c = ∇·(k ∇c), and ∂J/∂k = -mean(∂a ∂c) over the two faces of a cell
   halfway      (difference to faces)ᵀ = -(difference to centres), meanᵀ = mean, belowᵀ = above
   stencils     the reflected weights
+Beside boundaries `beyond_walls` transposes the other operators.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import math
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
+from hpcstencil.adjoint.beyond_walls import turned
 from hpcstencil.adjoint.operands import Operands
 from hpcstencil.numerics.finite_differences import Stencil
 from hpcstencil.symbolic.boundary_kinds import NO_FLUX
@@ -31,11 +33,6 @@ from hpcstencil.symbolic.expressions import (
 from hpcstencil.symbolic.stencil_reach import Discretization, axes_of
 from hpcstencil.validation.errors import InputError
 
-TURNED = {"mean": "mean", "difference": "difference", "below": "above", "above": "below"}
-STAGGERED = (
-    "boundary: gradients are not available yet for fields or values on faces beside a boundary; make all axes periodic"
-)
-
 
 def transposed_operator(
     part: Operator, c: Node, wanted: Collection[Node], operands: Operands, space: Discretization
@@ -50,14 +47,11 @@ def transposed_operator(
             return [(operand, _derivative(part, orders, bias, c, operands, space))]
         case DivGrad():
             return _div_grad(part, c, wanted, operands, space)
-        case Halfway(operand, axis, kind, onto):
-            if operands.walls([axis]):
-                raise InputError(STAGGERED)
-            turned = Halfway(c, axis, TURNED[kind], "centres" if onto == "faces" else "faces")
-            return [(operand, -turned if kind == "difference" else turned)]
+        case Halfway(operand):
+            return [(operand, turned(part, c))]
         case Neighbour(operand, axis, side):
             if not operands.walls([axis]):
-                return [(operand, Neighbour(c, axis, -side))]
+                return [(operand, turned(part, c))]
             here, there = (replace(part, operand=o) for o in _both(part, c, axis, operands, space))
             pairs = [here, replace(here, side=-side), there, -replace(there, side=-side)]
             return [(operand, 0.5 * total(pairs))]
@@ -88,7 +82,7 @@ def _derivative(
         faces = operands.mirrored(part.operand, {axis: parities[axis] for axis in walls}, reach, mixed=len(axes) > 1)
         return replace(part, operand=operands.placed(-c if math.prod(parities.values()) < 0 else c, faces))
     if not walls:
-        return replace(part, operand=-c, bias=-bias)
+        return turned(part, c)
     (axis,) = axes
     even, odd = _both(part, c, axis, operands, space)
     here, there = replace(part, operand=even), replace(part, operand=odd)

@@ -73,7 +73,7 @@ def steps_at_once(adjoint: Adjoint, topology: Topology, kernel: str) -> int:
     in the run, so it is 1 if anything depends on the time, to keep the bits for every number of stored states.
     """
     method = adjoint.forward.method
-    if kernel != "native" or not adjoint.needs_states or adjoint.follows_time:
+    if kernel != "native" or not adjoint.needs_states or adjoint.follows_time or method.multistep:
         return 1
     most = MOST // (1 if separate(method) else len(method.stages)) // (2 if topology.ndim == 3 else 1)
     return max((n for n in range(1, most + 1) if most_steps(adjoint.reversing(topology, n), topology)), default=1)
@@ -108,9 +108,9 @@ def plan_of(adjoint: Adjoint, topology: Topology, at_once: int, run: RunSteps) -
     problem, gradient = adjoint.forward, adjoint.forward.config.gradient
     groups = tuple(group.count for group in groups_of(run, adjoint, at_once))
     itemsize = np.dtype(problem.config.numerics.precision).itemsize
-    size = len(problem.trees) * math.prod(topology.capacity()) * topology.device_count * itemsize
-    one = size // len(problem.trees)
-    constant = len(problem.fields) - len(problem.trees)
+    size = len(problem.changing) * math.prod(topology.capacity()) * topology.device_count * itemsize
+    one = size // len(problem.changing)
+    constant = len(problem.constant)
     # The fields that the run begins with, those at its end, and the terms of the objective; the fields of the reverse steps,
     # twice; parameters, and copies of them; and what native code keeps of the fields of both problems.
     reverse, reductions = len(adjoint.rates), len(adjoint.reductions)
@@ -126,5 +126,5 @@ def plan_of(adjoint: Adjoint, topology: Topology, at_once: int, run: RunSteps) -
                 f"gradient.memory: expected room for at least one state of {size} bytes, but got {shown(gradient.memory)}; "
                 "give more, or take more processes"
             )
-    on_disk, file_bytes = gradient.storage == "disk", len(problem.trees) * problem.cells * itemsize
+    on_disk, file_bytes = gradient.storage == "disk", len(problem.changing) * problem.cells * itemsize
     return SweepPlan(groups, min(states, len(groups)), size, beside, on_disk, file_bytes)

@@ -13,28 +13,37 @@ backend computes a reverse step as it computes a step of an equation.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from hpcstencil.adjoint.differentiate import tangent, transposed
 from hpcstencil.adjoint.operands import Operands
-from hpcstencil.adjoint.operators import STAGGERED
-from hpcstencil.adjoint.stages import cotangent, reversed_steps, separate, sums
+from hpcstencil.adjoint.stages import (
+    APART,
+    STEP,
+    WHOLE,
+    cotangent,
+    one_by_one,
+    reversed_steps,
+    reversed_two_step,
+    separate,
+    sums,
+)
 from hpcstencil.config.settings import DiagnosticsConfig
-from hpcstencil.numerics.integrators import INTEGRATORS
+from hpcstencil.numerics.integrators import INTEGRATORS, MEMORY, Method
 from hpcstencil.numerics.topology import Topology
 from hpcstencil.problem.decomposition import most_steps
 from hpcstencil.problem.problem import Problem
 from hpcstencil.symbolic.differentiate import ONE, ZERO, plus, times
 from hpcstencil.symbolic.expressions import (
     Field,
-    Halfway,
     Node,
     Noise,
     Parameter,
     Reduction,
     Series,
+    StepSize,
     Time,
     bottom_up,
     parameter_field,
@@ -44,13 +53,14 @@ from hpcstencil.symbolic.expressions import (
     walk,
 )
 from hpcstencil.validation.errors import InputError
-from hpcstencil.validation.messages import at, listing, shown, unknown
+from hpcstencil.validation.messages import at, listing, unknown
 
 ADJOINT, TRANSPOSED, GRADIENT, TANGENT = "adjoint.", "transposed.", "gradient.", "tangent."
 SEED = "objective seed "  # and the number of a reduction: the derivative of the objective with respect to its terms
 END, START, PRODUCTS = "end", "start", "products"  # keys of `Problem.derived`
-RECORDED, SAMPLED = "recorded", "sampled"  # two more
-SAMPLES_SEED = "objective seed of samples"  # the derivative of the objective with respect to what receivers record
+RECORDED, SAMPLED, REMEMBERED = "recorded", "sampled", "remembered"  # three more
+OF_APART = "apart "  # and the name of a field: the part of its time derivative that a two-step method treats apart
+SAMPLES_SEED = "samples seed"  # the derivative of the objective with respect to what receivers record
 OBJECTIVE = "objective"
 
 
@@ -82,15 +92,17 @@ class Adjoint:
 
     ``problem`` is the adjoint problem. Its diagnostics are the objective, and each of the ``reductions`` by number. Under END,
     its `Problem.derived` has the values of the fields adjoint.u and gradient.p at the end of the run, from the state and the
-    fields SEED; under START, what gradient.p gains from the initial expressions; under PRODUCTS, if it is verified, the terms
-    of λ·(∂f/∂u v) and (transposed field)·v, with v in the fields tangent.u. If the objective has sums
-    over receivers, it has what they record under RECORDED, unless that is a field, and under SAMPLED what a sample adds to
-    those fields on which it depends, from the state and the field SAMPLES_SEED.
+    fields SEED; under START, what gradient.p gains from the initial expressions; under REMEMBERED, what all gain from the
+    slopes that a two-step method remembers first; under PRODUCTS, if it is verified, the terms of λ·(∂f/∂u v) and
+    (transposed field)·v, with v in the fields tangent.u. If the objective has sums over receivers, it has what they record
+    under RECORDED, unless that is a field, and under SAMPLED what a sample adds to those fields on which it depends, from the
+    state and the field SAMPLES_SEED.
 
     ``forward`` is the problem itself. ``reductions`` are the reductions of the objective, and ``slopes`` its derivatives with
     respect to each of them, as trees of all. ``direct`` are the derivatives of the objective with respect to parameters that
     stand outside reductions, by name. ``sample_slope`` is the derivative of `Misfit.term` with respect to the sample, if there
-    is a misfit.
+    is a misfit. ``parts`` are parts of `rates`: those that come from the adjoint.u of a group of fields, by group, if the
+    method moves one group at a time, and those of `stages.reversed_two_step` for a two-step method.
     """
 
     unknowns: tuple[Unknown, ...]
@@ -100,18 +112,22 @@ class Adjoint:
     direct: Mapping[str, Node]
     forward: Problem
     sample_slope: Node = ZERO
+    parts: Mapping[int, Mapping[str, Node]] = field(default_factory=dict)
 
     @cached_property
     def rates(self) -> dict[str, Node]:
         """What a reverse step adds up, by the fields adjoint.u and gradient.p: the transposed right-hand sides."""
         trees = self.problem.trees
         fields = {ADJOINT + name: trees[TRANSPOSED + name] for name in self.forward.trees}
-        return fields | {name: tree for name, tree in trees.items() if name.startswith(GRADIENT)}
+        memory = {name: ZERO for name in self.parts.get(WHOLE, {}) if name.endswith(MEMORY)}
+        return fields | memory | {name: tree for name, tree in trees.items() if name.startswith(GRADIENT)}
 
     @cached_property
     def read(self) -> set[Node]:
         """The nodes on whose values a reverse step depends, boundary conditions included."""
         parts = {part for tree in self.rates.values() for part in walk(tree)}
+        of_parts = (trees for key, trees in self.parts.items() if key != STEP)
+        parts |= {part for trees in of_parts for tree in trees.values() for part in walk(tree)}
         values = [v for (operand, _, _), face in self.problem.faces.items() if operand in parts for v in face.values]
         return parts | {part for value in values for part in walk(value)}
 
@@ -126,7 +142,7 @@ class Adjoint:
         """Whether reverse steps depend on the time."""
         forward = self.forward
         values = [value for face in forward.faces.values() for value in face.values]
-        of_states = (part for tree in (*forward.trees.values(), *values) for part in walk(tree))
+        of_states = (part for tree in (*forward.rates(), *values) for part in walk(tree))
         parts = (*self.read, *of_states) if self.needs_states else self.read
         return any(isinstance(part, Time | Series) for part in parts)
 
@@ -149,8 +165,11 @@ class Adjoint:
         fields of the equation that change.
         """
         forward, problem, method = self.forward, self.problem, self.forward.method
-        states = forward.trees if self.needs_states else {}
+        states = forward.slopes if self.needs_states else {}
+        if method.multistep:
+            return self.on(topology, self.reversing_two_step(states), bool(states))
         apart = separate(method) and all(len(found) <= 1 for found in self.movers.values())
+        by_part = bool(self.parts) and not apart
         groups = {name: forward.groups.get(name, 0) for name in states}
         for name in self.rates:
             if apart:
@@ -159,6 +178,12 @@ class Adjoint:
                 groups[name] = sums(method)
             else:
                 groups[name] = cotangent(forward.groups.get(name.removeprefix(ADJOINT), 0))
+        moved_by = {group: {groups[name] for name in part} for group, part in self.parts.items()} if by_part else None
+        reverse, part_of = reversed_steps(method, self.groups, steps, bool(states), apart, moved_by)
+        parts = {
+            group: {name: self.parts[group].get(name, ZERO) for name in self.rates if groups[name] in moving}
+            for group, moving in (moved_by or {}).items()
+        }
         kept = [name for name in forward.fields if name not in forward.trees]
         fields = (*states, *self.rates, *kept)
         made = replace(
@@ -166,16 +191,44 @@ class Adjoint:
             fields=fields,
             memory=fields,
             trees={**states, **self.rates},
-            method=reversed_steps(method, self.groups, steps, bool(states), apart),
+            method=reverse,
             groups=groups,
+            parts={number: parts[group] for number, group in part_of.items()},
         )
         if steps > 1:
             made = replace(made, diagnostics={}, derived={})
+        return self.on(topology, made, bool(states))
+
+    def reversing_two_step(self, states: Mapping[str, Node]) -> Problem:
+        """The problem whose step reverses a step of a two-step method, with the time derivatives ``states``, or without any."""
+        forward = self.forward
+        memory = [name for name in forward.changing if name not in forward.trees]
+        groups = dict.fromkeys(states, 0)
+        for name in self.rates:
+            adjoint = cotangent(1 if name.endswith(MEMORY) else 0)
+            groups[name] = -1 if name.startswith(GRADIENT) else adjoint
+        method, part_of = reversed_two_step(forward.method, bool(states))
+        moved = {WHOLE: set(self.rates), APART: {name for name in self.rates if not name.endswith(MEMORY)}}
+        parts = {key: {name: self.parts[key].get(name, ZERO) for name in names} for key, names in moved.items()}
+        kept = [name for name in forward.fields if name in forward.constant]
+        fields = (*states, *(memory if states else ()), *self.rates, *kept)
+        return replace(
+            self.problem,
+            fields=fields,
+            memory=fields,
+            trees={**states, **self.rates},
+            method=method,
+            groups=groups,
+            parts={number: {**parts, STEP: self.parts[STEP]}[key] for number, key in part_of.items()},
+        )
+
+    def on(self, topology: Topology, made: Problem, with_states: bool) -> Problem:
+        """A problem that reverses steps on these blocks."""
         blocks = replace(
             made.config.decomposition,
             processes=topology.processes,
             devices=topology.devices,
-            steps_per_exchange="auto" if not states or not most_steps(made, topology) else 1,
+            steps_per_exchange="auto" if not with_states or not most_steps(made, topology) else 1,
         )
         return replace(made, config=replace(made.config, decomposition=blocks))
 
@@ -201,34 +254,42 @@ def adjoint_of(problem: Problem, expressed: Iterable[str], verified: bool = Fals
     refuse_extrema(problem, reductions)
     initial = {name: problem.initial[name] for name in fields if name in problem.initial and name in set(expressed)}
     misfit = problem.misfit
-    plain = without_beyond({
-        **problem.trees,
+    plain = plain_trees(problem, {
+        **problem.slopes,
+        **{OF_APART + name: tree for name, tree in problem.apart.items()},
         **{SEED + str(n): r.operand for n, r in enumerate(reductions)},
         **({} if misfit is None else {SAMPLES_SEED: misfit.recorded}),
     })  # fmt: skip
     rates = {name: plain[name] for name in fields}
     recorded = {name: plain[name] for name in plain if name == SAMPLES_SEED}
-    operands = {name: tree for name, tree in plain.items() if name not in rates and name not in recorded}
-    space, grid = problem.discretization, problem.config.grid
-    places = Operands(problem.faces, list(plain.values()), problem.config.boundary.periodic, grid.spacing)
-    leaves = [*(Field(name) for name in fields), *(one.node for one in parameters if one.kind == "array")]
+    operands = {name: plain[name] for name in plain if name.startswith(SEED)}
+    space = problem.discretization
+    places = operands_of(problem, plain.values())
+    leaves = [
+        *(Field(name) for name in fields),
+        *(parameter_field(one.name) for one in parameters if one.kind == "array"),
+    ]
+    numbers = [Parameter(one.name) for one in parameters if one.kind == "number"]
 
     def derivatives(trees: Mapping[str, Node], seeds: Mapping[str, Node], prefix: str) -> dict[str, Node]:
         """The derivatives of Σ seeds·trees: of fields, named with this prefix, and of parameters."""
-        by_leaf = transposed(trees, seeds, leaves, places, space)
+        by_leaf = transposed(trees, seeds, leaves, numbers, places, space)
         found = {prefix + name: by_leaf.get(Field(name), ZERO) for name in fields}
         for one in parameters:
-            if one.kind == "array":
-                found[one.field] = by_leaf.get(one.node, ZERO)
-                continue
-            found[one.field] = ZERO
-            for name, tree in trees.items():
+            found[one.field] = by_leaf.get(one.node, ZERO)
+            for name, tree in trees.items() if one.kind == "number" else ():
                 term = times(seeds[name], tangent(tree, {one.node: ONE}, places, space))
                 found[one.field] = plus(found[one.field], term)
         return found
 
     adjoints = {name: Field(ADJOINT + name) for name in fields}
     trees = derivatives(rates, adjoints, TRANSPOSED)
+    apart = {name: plain[OF_APART + name] for name in problem.apart}
+    parts, begun = _two_step(problem.method, rates, apart, derivatives) if problem.method.multistep else ({}, {})
+    for group in sorted(set(problem.groups.values())) if one_by_one(problem.method) else ():
+        own = {name: tree for name, tree in rates.items() if problem.groups[name] == group}
+        found = derivatives(own, adjoints, ADJOINT)
+        parts[group] = {name: tree for name, tree in found.items() if tree != ZERO}
     end = derivatives(operands, {name: Field(name) for name in operands}, ADJOINT)
     sampled = derivatives(recorded, {name: Field(name) for name in recorded}, ADJOINT) if recorded else {}
     sampled = {name: tree for name, tree in sampled.items() if tree != ZERO}
@@ -240,7 +301,14 @@ def adjoint_of(problem: Problem, expressed: Iterable[str], verified: bool = Fals
         along: dict[Node, Node] = {Field(name): Field(TANGENT + name) for name in fields}
         products["tangent"] = total([adjoints[name] * tangent(rates[name], along, places, space) for name in fields])
         products["adjoint"] = total([Field(TRANSPOSED + name) * Field(TANGENT + name) for name in fields])
-    everything = shared({**trees, **{END + name: tree for name, tree in end.items()}})
+    everything = shared(
+        {
+            **trees,
+            **{END + name: tree for name, tree in end.items()},
+            **{f"{group} {name}": tree for group, part in parts.items() for name, tree in part.items()},
+        }
+    )
+    parts = {group: {name: everything[f"{group} {name}"] for name in part} for group, part in parts.items()}
     positions = {prefix + name: place for name, place in problem.positions.items() for prefix in (ADJOINT, TRANSPOSED)}
     constant = (*problem.fields, *(ADJOINT + name for name in fields))
     time = problem.config.time
@@ -258,6 +326,7 @@ def adjoint_of(problem: Problem, expressed: Iterable[str], verified: bool = Fals
         diagnostics={OBJECTIVE: objective, **{f"{OBJECTIVE} {n}": part for n, part in enumerate(reductions)}},
         derived={
             END: {name: everything[END + name] for name in end},
+            **({REMEMBERED: begun} if begun else {}),
             **({START: start} if start else {}),
             **({SAMPLED: sampled} if sampled else {}),
             **({RECORDED: recorded} if any(not isinstance(tree, Field) for tree in recorded.values()) else {}),
@@ -265,15 +334,45 @@ def adjoint_of(problem: Problem, expressed: Iterable[str], verified: bool = Fals
         },
         method=INTEGRATORS["euler"],
         groups={},
+        damped={},
+        apart={},
         measured={},
         positions={**problem.positions, **positions},
         receivers={},
         misfit=None,
     )
-    outer = {one.name: tangent(objective, {one.node: ONE}, places, space) for one in parameters if one.kind == "number"}
-    slopes = tuple(tangent(objective, {part: ONE}, places, space) for part in reductions)
-    of_sample = ZERO if misfit is None else tangent(misfit.term, {misfit.sample: ONE}, places, space)
-    return Adjoint(unknowns, adjoint, reductions, slopes, outer, problem, of_sample)
+
+    def outside(tree: Node, leaf: Node) -> Node:
+        """The derivative of a tree without operators outside reductions."""
+        return tangent(tree, {leaf: ONE}, places, space)
+
+    outer = {one.name: outside(objective, one.node) for one in parameters if one.kind == "number"}
+    slopes = tuple(outside(objective, part) for part in reductions)
+    of_sample = ZERO if misfit is None else outside(misfit.term, misfit.sample)
+    return Adjoint(unknowns, adjoint, reductions, slopes, outer, problem, of_sample, parts)
+
+
+def _two_step(
+    method: Method,
+    rates: Mapping[str, Node],
+    apart: Mapping[str, Node],
+    derivatives: Callable[[Mapping[str, Node], Mapping[str, Node], str], dict[str, Node]],
+) -> tuple[dict[int, dict[str, Node]], dict[str, Node]]:
+    """The parts of `stages.reversed_two_step`, and what adjoint.u and gradient.p are at t = 0 by the slopes remembered first.
+
+    ``rates`` and ``apart`` are the right-hand sides f and g, and ``derivatives`` returns those of Σ seeds·trees.
+    """
+    adjoints = {name: Field(ADJOINT + name) for name in rates}
+    before = {name: Field(ADJOINT + name + MEMORY) for name in rates}
+    ((_, b),), r = method.stages[0].slopes, method.stages[0].remembered
+    seeds = {name: b * adjoints[name] + before[name] * (ONE / StepSize()) for name in rates}  # k̄ / dt
+    parts = {
+        WHOLE: derivatives(rates, seeds, ADJOINT) | {each.name: r * adjoints[name] for name, each in before.items()},
+        APART: derivatives(apart, adjoints, ADJOINT),
+        STEP: {name: b * tree + r * Field(name + MEMORY) for name, tree in rates.items()},
+    }
+    first = derivatives(rates, before, ADJOINT)
+    return parts, {name: Field(name) + tree for name, tree in first.items() if tree != ZERO}
 
 
 def unknowns_of(problem: Problem) -> tuple[Unknown, ...]:
@@ -306,10 +405,6 @@ def _kind(problem: Problem, key: str, name: str) -> str:
             f"gradient.of: expected a number or an array with one value per cell, but {key} is an expression or a time series; "
             "give one of those"
         )
-    if any(part == node for face in problem.faces.values() for value in face.values for part in walk(value)):
-        raise InputError(
-            f"gradient.of: not available yet for {key}, because a boundary condition depends on it; write a number there"
-        )
     boundary = problem.config.boundary
     kinds = [
         boundary.condition(field, axis, side)
@@ -331,32 +426,6 @@ def refuse_unavailable(problem: Problem) -> None:
     if problem.misfit is not None and config.time.dt is None:
         raise InputError(
             f"time.{config.time.given}: sums over receivers are not available yet with steps of several sizes; write time.dt"
-        )
-    if problem.method.multistep:
-        raise InputError(
-            f"numerics.integrator: gradients are not available yet with {shown(config.numerics.integrator)}; use "
-            '"rk4" or another one-step method'
-        )
-    if problem.damped:
-        raise InputError(
-            f"numerics.integrator: gradients are not available yet with {shown(config.numerics.integrator)} and damping, as in "
-            'absorbing layers; use "rk4"'
-        )
-    if not all(config.boundary.periodic) and (
-        problem.positions or any(isinstance(part, Halfway) for tree in problem.rates() for part in walk(tree))
-    ):
-        raise InputError(STAGGERED)
-    beside = {
-        part.name
-        for face in problem.faces.values()
-        for value in face.values
-        for part in walk(value)
-        if isinstance(part, Field) and part.name not in problem.constant
-    }
-    if beside:
-        raise InputError(
-            "boundary: gradients are not available yet with open ends, whose values follow from the fields; use a sponge, or "
-            "{ neumann = 0.0 }"
         )
 
 
@@ -384,11 +453,19 @@ def _refuse_noise(trees: Mapping[str, Node]) -> None:
         )
 
 
-def without_beyond(trees: Mapping[str, Node]) -> dict[str, Node]:
-    """The trees with the ghost cells of all operands filled by their own conditions.
+def operands_of(problem: Problem, trees: Iterable[Node]) -> Operands:
+    """The boundary conditions of all operands in ``trees`` of a problem, and of its adjoint or tangent."""
+    grid = problem.config.grid
+    domain = tuple(zip(grid.lower, grid.upper, strict=True))
+    trees = list(trees)
+    rows = problem.discretization.radius(trees)
+    return Operands(problem.faces, trees, problem.config.boundary.periodic, grid.spacing, domain, rows)
 
-    On periodic axes this gives the same values. Trees beside boundaries contain no values that are evaluated beyond them.
-    """
+
+def plain_trees(problem: Problem, trees: Mapping[str, Node]) -> dict[str, Node]:
+    """The trees; on a grid without boundaries, with ghost cells of all operands of their own, which gives the same values."""
+    if not all(problem.config.boundary.periodic):
+        return shared(trees)
     made: dict[Node, Node] = {}
     for tree in shared(trees).values():
         for part in bottom_up(tree):

@@ -10,15 +10,22 @@ The method `reversed_steps` makes of this has the fields u, ȳ and the sums p̄.
 them, takes the stages of u except the last one, and then those of ȳ from the last to the first. Where (∂f/∂u)ᵀ(y_j) is
 evaluated, a stage puts u back to y_j. u ends as it began. A backend takes these stages like those of any step, so values
 between them need not be stored, and the halos are exchanged once.
+
+In a partitioned method such as leapfrog, the slopes at y_j move the fields of one group g, so that k̄_j is 0 for all others.
+Then the reverse of that stage evaluates the part of (∂f/∂u)ᵀ k̄_j that comes from the fields of this group, at ȳ_(j+1) itself:
+  ȳ_j = Σ_(i > j) a_ij ȳ_i + dt b_(j+1)j (∂f_g/∂u)ᵀ(y_j) ȳ_(j+1).
+With damping, as f / (1 + w dt r) is linear in f, the same holds for the fields of group g themselves.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from hpcstencil.numerics.integrators import Method, Stage, Terms
+
+NOTHING = -1  # instead of the number of a result: a ȳ that is 0
 
 
 def cotangent(group: int) -> int:
@@ -43,16 +50,71 @@ def separate(method: Method) -> bool:
     )
 
 
-def reversed_steps(method: Method, groups: tuple[int, ...], steps: int, with_states: bool, apart: bool) -> Method:
+def one_by_one(method: Method) -> bool:
+    """Whether each stage moves one group of fields, by slopes at the stage before or none, as all forms of leapfrog do."""
+    return method.partitioned and all(
+        stage.group is not None and [i for i, _ in stage.slopes] in ([], [j]) for j, stage in enumerate(method.stages)
+    )
+
+
+# Parts of the adjoint of a two-step method: (∂f/∂u)ᵀ, (∂g/∂u)ᵀ, and the step of u itself
+WHOLE, APART, STEP = -1, -2, -3
+
+
+def reversed_two_step(method: Method, with_states: bool) -> tuple[Method, dict[int, int]]:
+    """The method whose step reverses a step of a two-step ``method``, and the part that it evaluates at each stage value.
+
+    With the slopes m from the beginning of the step before, a step is
+      y = u + dt (b f(u) + r m),   m_new = f(u),   u_new = y, or with a part g that is treated apart y + dt g(y).
+    By the chain rule, ȳ = ū_new + dt (∂g/∂u)ᵀ(y) ū_new, then
+      k̄ = dt b ȳ + m̄_new,   ū = ȳ + (∂f/∂u)ᵀ(u) k̄,   m̄ = dt r ȳ.
+    The groups are those of `reversed_steps`: 0 for u, `cotangent` (0) for ū, `cotangent` (1) for m̄, and -1 for the sums.
+    """
+    of_u, of_memory, sums = cotangent(0), cotangent(1), -1
+    stages, nodes, parts = list[Stage](), [0.0], dict[int, int]()
+
+    def add(node: float, value: int, weight: float, slopes: Terms, group: int) -> None:
+        stages.append(Stage(((value, weight),), slopes, group))
+        nodes.append(node)
+
+    if len(method.stages) > 1:
+        if with_states:
+            parts[0] = STEP
+            add(method.nodes[1], 0, 1.0, ((0, 1.0),), 0)
+        else:
+            add(method.nodes[1], 0, 1.0, (), of_u)
+        parts[1] = APART
+        for group in (of_u, sums):
+            add(method.nodes[1], len(stages), 1.0, ((1, 1.0),), group)
+        add(0.0, 0 if with_states else len(stages), 1.0, (), 0 if with_states else of_u)
+    here = len(stages)
+    parts[here] = WHOLE
+    for group, weight in ((of_u, 1.0), (of_memory, 0.0), (sums, 1.0)):
+        add(0.0, here, weight, ((here, 1.0),), group)
+    return Method(tuple(stages), order=1, times=tuple(nodes)), parts
+
+
+def reversed_steps(
+    method: Method,
+    groups: tuple[int, ...],
+    steps: int,
+    with_states: bool,
+    apart: bool,
+    moved_by: Mapping[int, Collection[int]] | None = None,
+) -> tuple[Method, dict[int, int]]:
     """The method whose step reverses some ``steps`` of ``method``, which must not be a multistep one.
 
     ``groups`` are those of the fields, (0,) if the method is not partitioned. The groups of the new method are: for the fields
     themselves their own, for their ȳ `cotangent`, and `sums` for the gradients of parameters. If it is ``apart``, which
     needs `separate`, all that the ȳ of a group move is in the `cotangent` of that group instead. Without states there are no
     fields but ȳ and the sums; the derivatives must not depend on the fields then.
+
+    For a method with `one_by_one`, ``moved_by`` may give the groups of the new method that the ȳ of each group move. Then the
+    stages evaluate parts of the transposed right-hand sides. The second result has the group to whose ȳ they belong, by the
+    number of the stage value.
     """
-    assert not method.multistep and (separate(method) or not apart)
-    making = _Making(method, groups, with_states, apart)
+    assert not method.multistep and (separate(method) or not apart) and (one_by_one(method) or moved_by is None)
+    making = _Making(method, groups, with_states, apart, moved_by)
     starts = [making.forwards(k, whole=k < steps - 1) for k in range(steps)] if with_states else [[0]] * steps
     making.cotangents = dict.fromkeys(groups, len(making.stages))
     for k in reversed(range(steps)):
@@ -60,22 +122,25 @@ def reversed_steps(method: Method, groups: tuple[int, ...], steps: int, with_sta
     # Slopes that several stages of a step use are rounded before they are added; so they are here, for the same bits.
     uses = Counter(j for stage in method.stages for j, _ in stage.slopes)
     shared = {start[j] for start in starts for j in uses if uses[j] > 1} if with_states else set()
-    return Method(tuple(making.stages), order=1, times=tuple(making.nodes), rounded=frozenset(shared))
+    made = Method(tuple(making.stages), order=1, times=tuple(making.nodes), rounded=frozenset(shared))
+    return made, making.part_of
 
 
 @dataclass
 class _Making:
     """The stages of the new method so far, with the nodes c of their results; ``state`` and ``cotangents`` are the numbers of
-    the results that hold the present u, and the present ȳ by group."""
+    the results that hold the present u, and the present ȳ by group. ``part_of`` is the second result of `reversed_steps`."""
 
     method: Method
     groups: tuple[int, ...]
     with_states: bool
     apart: bool
+    moved_by: Mapping[int, Collection[int]] | None
     stages: list[Stage] = field(default_factory=list)
     nodes: list[float] = field(default_factory=lambda: [0.0])
     state: int = 0
     cotangents: dict[int, int] = field(default_factory=dict)
+    part_of: dict[int, int] = field(default_factory=dict)
 
     @property
     def now(self) -> int:
@@ -106,8 +171,7 @@ class _Making:
                 self.add(node, ((state, 1.0),), (), group)
             self.state = state
         elif self.nodes[-1] != node:
-            group = self.groups[0]
-            self.add(node, ((self.cotangents[group], 1.0),), (), cotangent(group))
+            self.add(node, ((self.now, 1.0),), (), cotangent(self.groups[0]))
 
     def backwards(self, k: int, y: list[int]) -> None:
         """Add the stages of the transpose of step k, whose stage values y_j are the results with these numbers."""
@@ -116,6 +180,10 @@ class _Making:
         for j in reversed(range(len(method.stages))):
             node = k + method.nodes[j]
             values = {group: self.terms(group, j, bars, "values") for group in self.groups}
+            if self.moved_by is not None:
+                self.moved(node, method.stages[j], y[j] if self.with_states else 0, values)
+                bars[j] = dict(self.cotangents)
+                continue
             slopes = {group: self.terms(group, j, bars, "slopes") for group in self.groups}
             if any(slopes.values()):
                 self.restored(node, y[j] if self.with_states else 0)
@@ -132,6 +200,28 @@ class _Making:
                     self.cotangents[group] = self.add(node, terms, (), cotangent(group))
             bars[j] = dict(self.cotangents)
 
+    def moved(self, node: float, stage: Stage, state: int, values: Mapping[int, Terms]) -> None:
+        """Add the stages of ȳ_j and of the sums, by the part of the ȳ of the group that ``stage``, of the method, moves.
+
+        ``state`` is the number of the result that holds y_j, and ``values`` are the terms Σ_(i > j) a_ij ȳ_i by group.
+        """
+        group, slopes = stage.group, tuple[tuple[int, float], ...]()
+        assert group is not None and self.moved_by is not None
+        moving = self.moved_by[group] if stage.slopes else ()
+        if moving:
+            self.restored(node, state)
+            ((_, weight),) = stage.slopes
+            slopes, self.part_of[self.now] = ((self.now, weight),), group
+        for each, terms in values.items():
+            added = slopes if cotangent(each) in moving else ()
+            if not terms:  # a later stage computes this group from values before y_j alone
+                assert not added
+                self.cotangents[each] = NOTHING
+            elif added or terms != ((self.cotangents[each], 1.0),):
+                self.cotangents[each] = self.add(node, terms, added, cotangent(each))
+        if sums(self.method) in moving:
+            self.add(node, ((self.now, 1.0),), slopes, sums(self.method))
+
     def terms(self, group: int, j: int, bars: Mapping[int, Mapping[int, int]], kind: str) -> Terms:
         """The terms of Σ_i a_ij ȳ_i or Σ_i b_ij ȳ_i (``kind`` "values" or "slopes") of the fields of a group."""
         found = []
@@ -140,7 +230,7 @@ class _Making:
                 found += [(bars[i][group], 1.0)] if kind == "values" and i == j + 1 else []
             else:
                 found += [(bars[i][group], weight) for number, weight in getattr(stage, kind) if number == j]
-        return tuple(found)
+        return tuple(term for term in found if term[0] != NOTHING)
 
     def evaluated(self, node: float, values: Mapping[int, Terms], slopes: Mapping[int, Terms]) -> None:
         """Add the stages of ȳ_j and of the sums, from the derivatives at the present u of what ``slopes`` combine."""

@@ -14,16 +14,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from hpcstencil.adjoint.differentiate import tangent
-from hpcstencil.adjoint.operands import Operands
 from hpcstencil.adjoint.problem import (
     OBJECTIVE,
     TANGENT,
     Unknown,
+    operands_of,
+    plain_trees,
     refuse_ensemble,
     refuse_extrema,
     refuse_unavailable,
     unknowns_of,
-    without_beyond,
 )
 from hpcstencil.adjoint.run_steps import refuse_following
 from hpcstencil.config.settings import DiagnosticsConfig, GradientConfig
@@ -32,7 +32,7 @@ from hpcstencil.problem.problem import Problem
 from hpcstencil.symbolic.differentiate import ZERO
 from hpcstencil.symbolic.expressions import Field, Node, Parameter, Reduction, parameter_field, shared, walk
 from hpcstencil.validation.errors import InputError
-from hpcstencil.validation.messages import at
+from hpcstencil.validation.messages import at, shown
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,11 @@ def tangent_of(problem: Problem, expressed: Iterable[str], keys: Sequence[str]) 
     refuse_ensemble(problem, "derivatives along a direction")
     refuse_unavailable(problem)
     refuse_following(problem, "derivatives along a direction are")
+    if problem.method.multistep:
+        raise InputError(
+            "numerics.integrator: derivatives along a direction are not available yet with "
+            f'{shown(problem.config.numerics.integrator)}; use "rk4" or another one-step method'
+        )
     if problem.misfit is not None:
         raise InputError(
             f"{at('objective', *problem.objective)}: derivatives along a direction are not available yet of sums over "
@@ -78,9 +83,9 @@ def tangent_of(problem: Problem, expressed: Iterable[str], keys: Sequence[str]) 
     reductions = [part for tree in problem.objective.values() for part in walk(tree) if isinstance(part, Reduction)]
     refuse_extrema(problem, reductions)
     operands = {f"operand {n}": part.operand for n, part in enumerate(reductions)}
-    plain = without_beyond({**problem.trees, **operands})
-    space, grid = problem.discretization, problem.config.grid
-    places = Operands(problem.faces, list(plain.values()), problem.config.boundary.periodic, grid.spacing)
+    plain = plain_trees(problem, {**problem.slopes, **operands})
+    space = problem.discretization
+    places = operands_of(problem, plain.values())
     given: dict[Node, Node] = {}
     for one in unknowns:
         if one.kind == "number":
@@ -108,7 +113,8 @@ def tangent_of(problem: Problem, expressed: Iterable[str], keys: Sequence[str]) 
         config=replace(problem.config, diagnostics=DiagnosticsConfig(), gradient=_of(problem, keys)),
         fields=(*problem.fields, *added),
         memory=(*problem.memory, *added),
-        trees=shared({**problem.trees, **slopes}),
+        trees=shared({**problem.slopes, **slopes}),
+        damped={},
         parameters={
             **problem.parameters,
             **{node.name: 0.0 for node in given.values() if isinstance(node, Parameter)},

@@ -22,7 +22,7 @@ import numpy as np
 
 from hpcstencil.adjoint.checkpointing import Advance, Reverse, actions
 from hpcstencil.adjoint.plan import groups_of
-from hpcstencil.adjoint.problem import END, OBJECTIVE, SAMPLED, SAMPLES_SEED, SEED, START, Adjoint
+from hpcstencil.adjoint.problem import END, OBJECTIVE, REMEMBERED, SAMPLED, SAMPLES_SEED, SEED, START, Adjoint
 from hpcstencil.adjoint.run_steps import RunSteps, added_at
 from hpcstencil.backends.backend import Reductions
 from hpcstencil.distributed.device_grid import Body
@@ -97,7 +97,7 @@ class Sweep:
     @cached_property
     def changing(self) -> tuple[str, ...]:
         """The names of the fields that the steps change."""
-        return tuple(self.forward.problem.trees)
+        return self.forward.problem.changing
 
     @cached_property
     def reduced_at(self) -> range:
@@ -128,6 +128,11 @@ class Sweep:
         return lambda fields: copies(fields) if fields else {}
 
     @cached_property
+    def first_slopes(self) -> Body | None:
+        """The slopes that a multistep method remembers at t = 0; None for other methods."""
+        return self.forward.steps.slopes() if self.forward.problem.method.multistep else None
+
+    @cached_property
     def sums(self) -> Reductions:
         """The reductions of the gradients per cell, whose sums are the gradients with respect to numbers."""
         return self.backward.steps.reductions({}, [Field(one.field) for one in self.adjoint.unknowns])
@@ -140,6 +145,7 @@ class Sweep:
         ``states`` is the number of stored states. The fields are kept. The sweep begins where ``course`` says. Raises
         NumericsError, on all processes, if the objective or its gradient is not finite; StoppedEarly if the course does.
         """
+        fields = self.forward.begun(fields, self.first_slopes)
         first = {name: fields[name] for name in self.changing}
         free = Spare(self.copied, self.forward.device_grid.devices.several)
         stored = InMemory(first) if self.stored is None else self.stored.begun(first, free)
@@ -195,7 +201,7 @@ class Sweep:
             course.moved(Reached(start, cotangents, numbers))
         value = math.fsum(value for value, _ in numbers)
         direct = {name: math.fsum(each.get(name, 0.0) for _, each in numbers) for name in self.adjoint.direct}
-        return self.result(value, self.at_start(cotangents, constant), direct)
+        return self.result(value, self.at_start(cotangents, {**stored.kept(0), **constant}), direct)
 
     def groups_to(self, step: int, begin: Sequence[int]) -> list[StepRange]:
         """The groups of the steps before number ``step``; a group begins at each number in ``begin``."""
@@ -226,7 +232,8 @@ class Sweep:
 
     def value(self, fields: Fields) -> float:
         """Return the objective for a run that begins with ``fields`` at t = 0. Collective. The fields are kept."""
-        values, fields, done, parameters = [], self.copied(fields), 0, self.forward.problem.parameters
+        values, done, parameters = list[float](), 0, self.forward.problem.parameters
+        fields = self.copied(self.forward.begun(fields, self.first_slopes))
         for step in sorted({*self.reduced_at, *self.sampled_at}):
             fields, done = self.taken(fields, done, step), step
             if step in self.reduced_at:
@@ -332,13 +339,15 @@ class Sweep:
         }
         return Term(value, dict(zip(problem.derived[END], of_cells, strict=True)), direct)
 
-    def at_start(self, cotangents: Fields, constant: Fields) -> Fields:
-        """Return the derivatives at t = 0, to which the parameters in initial expressions have contributed."""
+    def at_start(self, cotangents: Fields, fields: Fields) -> Fields:
+        """Return the derivatives at t = 0, to which the first slopes that a two-step method remembers have contributed, then
+        the parameters in initial expressions. ``fields`` are those of the problem at t = 0."""
         problem = self.backward.problem
-        if START not in problem.derived:
-            return cotangents
-        of_cells = self.backward.derived[START]({**cotangents, **constant}, problem.parameters, 0.0)
-        return {**cotangents, **dict(zip(problem.derived[START], of_cells, strict=True))}
+        for key in (REMEMBERED, START):
+            if key in problem.derived:
+                of_cells = self.backward.derived[key]({**cotangents, **fields}, problem.parameters, 0.0)
+                cotangents = {**cotangents, **dict(zip(problem.derived[key], of_cells, strict=True))}
+        return cotangents
 
     def result(self, value: float, cotangents: Fields, direct: Mapping[str, float]) -> Result:
         """Return the result of a sweep with these derivatives at t = 0, by field of the adjoint problem."""

@@ -19,8 +19,10 @@ import numpy as np
 from hpcstencil.adjoint.plan import SweepPlan
 from hpcstencil.adjoint.problem import ADJOINT, GRADIENT, PRODUCTS, TANGENT, TRANSPOSED, Unknown
 from hpcstencil.distributed.halo import Fields
+from hpcstencil.distributed.windows import STEP_SIZE
 from hpcstencil.gradient.members import Members, compiled_like
 from hpcstencil.gradient.sweep import Sweep
+from hpcstencil.problem.problem import Problem
 from hpcstencil.symbolic import numpy_evaluate
 from hpcstencil.symbolic.expressions import PARAMETER_FIELD, Field, Node, Noise, Pointwise
 from hpcstencil.validation.errors import NumericsError
@@ -97,8 +99,14 @@ def _sum(sweep: Sweep, tree: Node, fields: Fields) -> float:
     backward = sweep.backward
     problem = backward.problem
     reductions = backward.steps.reductions(problem.needs([tree]), (tree,))
-    low, high, _ = reductions.extremes(fields, problem.parameters, 0.0)
-    return float(reductions.sums(fields, problem.parameters, 0.0, np.maximum(np.abs(low), np.abs(high)))[0])
+    parameters = _with_step(problem)
+    low, high, _ = reductions.extremes(fields, parameters, 0.0)
+    return float(reductions.sums(fields, parameters, 0.0, np.maximum(np.abs(low), np.abs(high)))[0])
+
+
+def _with_step(problem: Problem) -> dict[str, Any]:
+    """The parameters of the adjoint problem, and the size of a step, on which slopes with implicit damping depend."""
+    return {**problem.parameters, STEP_SIZE: problem.config.time.dt}
 
 
 @dataclass(frozen=True)
@@ -166,7 +174,7 @@ def _remainders(members: Members, plans: Sequence[SweepPlan]) -> tuple[float, ..
 
 def _difference(sweep: Sweep) -> float:
     """The relative difference of the two products for the right-hand side at the initial state. Collective."""
-    forward, backward, fields = sweep.forward, sweep.backward, sweep.changing
+    forward, backward, fields = sweep.forward, sweep.backward, tuple(sweep.forward.problem.trees)
     state, problem = forward.initial_fields(), backward.problem
     random = {
         prefix + name: _random(sweep, stream)
@@ -176,9 +184,9 @@ def _difference(sweep: Sweep) -> float:
     terms = problem.derived[PRODUCTS]
     expected = _sum(sweep, terms["tangent"], given)
     size = _sum(sweep, Pointwise("abs", (terms["tangent"],)), given)
-    zeros = {name: jnp.zeros_like(state[fields[0]]) for name in problem.fields if name.startswith(GRADIENT)}
-    rated = {name: array for name, array in {**given, **zeros}.items() if name in problem.fields}
-    found = backward.steps.slopes()(rated, problem.parameters, 0.0)
+    zeros = {name: jnp.zeros_like(state[fields[0]]) for name in problem.fields}
+    rated = {name: array for name, array in {**zeros, **given}.items() if name in problem.fields}
+    found = backward.steps.slopes()(rated, _with_step(problem), 0.0)
     products = {TRANSPOSED + name: found[ADJOINT + name] for name in fields}
     products |= {name: array for name, array in given.items() if name.startswith(TANGENT)}
     return abs(_sum(sweep, terms["adjoint"], products) - expected) / (size or 1.0)

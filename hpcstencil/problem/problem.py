@@ -39,6 +39,8 @@ class Problem:
                         may come from a run with other layers
     ``trees``           time derivative of each field that the method integrates
     ``apart``           parts of time derivatives that a multistep method treats separately, by field
+    ``parts``           time derivatives that the method evaluates at some of its stage values instead of `slopes`, by field:
+                        parts of them, by the number of the stage value
     ``parameters``      numbers passed to compiled code at run time, by name: a float, or an array of shape (members,) if
                         the members of an ensemble differ in it. Parameters given as expressions are part of the trees
     ``symbols``         every parameter as a node, by name: numbers, expressions, files and time series
@@ -86,6 +88,7 @@ class Problem:
     held: Mapping[str, Blocks] = field(default_factory=dict)
     damping: float = 0.0
     apart: Mapping[str, Node] = field(default_factory=dict)
+    parts: Mapping[int, Mapping[str, Node]] = field(default_factory=dict)
     measured: Mapping[str, Node] = field(default_factory=dict)
     positions: Positions = field(default_factory=dict)
     members: tuple[Problem, ...] = ()
@@ -197,9 +200,20 @@ class Problem:
             for name, tree in self.trees.items()
         }
 
+    def slopes_at(self, number: int) -> Mapping[str, Node]:
+        """The trees that the method evaluates at the stage value with this number, by field."""
+        return self.parts.get(number, self.apart if number and self.apart else self.slopes)
+
+    @property
+    def slopes_elsewhere(self) -> dict[int, Mapping[str, Node]]:
+        """The trees of `slopes_at` for those stage values, by number, where they are not `slopes`."""
+        found = {number: self.slopes_at(number) for number in range(len(self.method.stages) + 1)}
+        return {number: trees for number, trees in found.items() if trees is not self.slopes}
+
     def rates(self) -> list[Node]:
-        """The trees of all time derivatives: those in `slopes` and in ``apart``."""
-        return [*self.slopes.values(), *self.apart.values()]
+        """The trees of all time derivatives: those in `slopes`, in ``apart`` and in ``parts``."""
+        parts = {id(part): part for part in self.parts.values()}.values()
+        return [*self.slopes.values(), *self.apart.values(), *(tree for part in parts for tree in part.values())]
 
     def constants(self) -> tuple[float, ...]:
         """The distinct numbers in all trees that are evaluated on the grid, including boundary values.

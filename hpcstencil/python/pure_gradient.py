@@ -133,7 +133,7 @@ class Reverse:
         self, simulation: Simulation, backward: Simulation, adjoint: Adjoint, wanted: Wanted, count: int
     ) -> None:
         self.backward, self.adjoint, self.wanted, self.count = backward, adjoint, wanted, count
-        self.changing = tuple(simulation.problem.trees)
+        self.changing = simulation.problem.changing
         self.forward_step, self.backward_step = (
             one.steps.inside() if one.steps.inside else one.steps.advance for one in (simulation, backward)
         )

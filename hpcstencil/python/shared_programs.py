@@ -90,6 +90,7 @@ def dependence(decomposed: Decomposed, devices: Sequence[jax.Device]) -> tuple[A
         problem.fields,
         problem.trees,
         problem.apart,
+        problem.parts,
         problem.faces,
         problem.diagnostics,
         problem.derived,

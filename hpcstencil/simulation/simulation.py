@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from hpcstencil.backends.backend import Cellwise, Reductions, Steps
-from hpcstencil.distributed.device_grid import DeviceGrid
+from hpcstencil.distributed.device_grid import Body, DeviceGrid
 from hpcstencil.distributed.halo import Fields
 from hpcstencil.numerics.integrators import MEMORY
 from hpcstencil.numerics.schedule import StepRange
@@ -109,11 +109,18 @@ class Simulation:
 
         Raises InputError, on all processes, if a file of the input cannot be read.
         """
-        fields = self.put(agree(self.communicator, lambda: initial_blocks(self.problem, self.ranges)))
-        if self.problem.method.multistep:
-            first = self.steps.slopes()(fields, self.problem.parameters, self.per_member(0.0))
-            fields = {**fields, **{name + MEMORY: slope for name, slope in first.items()}}
-        return fields
+        return self.begun(self.put(agree(self.communicator, lambda: initial_blocks(self.problem, self.ranges))))
+
+    def begun(self, fields: Fields, slopes: Body | None = None) -> Fields:
+        """Return fields at t = 0 with the memory of a multistep method that belongs to them. Collective.
+
+        ``slopes`` is the function from `Steps.slopes`, if it is at hand.
+        """
+        if not self.problem.method.multistep:
+            return fields
+        own = {name: array for name, array in fields.items() if not name.endswith(MEMORY)}
+        first = (slopes or self.steps.slopes())(own, self.problem.parameters, self.per_member(0.0))
+        return {**own, **{name + MEMORY: slope for name, slope in first.items()}}
 
     def put(self, blocks: Mapping[str, np.ndarray]) -> Fields:
         """Transfer ``blocks`` to this process's devices, and return them as fields."""

@@ -62,18 +62,18 @@ class Kind:
     ``refuse(*values)`` returns an error message if the parameters, all numbers, are not valid, else "".
 
     A ghost cell is factor * mirror + offset. ``mirrored(parity, dx, values)`` returns the face whose factor is ``parity``
-    (1 or -1) times this one's, and whose offset is 0; the adjoint needs it (`adjoint.operators`). It is None if there is no
-    such face. ``factor_varies`` says whether the factor depends on the distance from the boundary; then ``mirrored`` with
+    (1 or -1) times this one's, and whose offset is 0; the adjoint needs it (`adjoint.operators`). It returns None if there is
+    no such face. ``factor_varies`` says whether the factor depends on the distance from the boundary; then ``mirrored`` with
     parity -1 is right for the first ghost cell only.
     """
 
     ghost: Callable[..., Any]
     matching: Callable[[tuple[Node, ...], Node, Node], tuple[Node, ...]]
+    mirrored: Callable[[int, float, tuple[Node, ...]], Face | None]
     values: tuple[str, ...] = ("value",)
     example: str = "0.0"
     on_face: bool = False
     refuse: Callable[..., str] = lambda *values: ""
-    mirrored: Callable[[int, float, tuple[Node, ...]], Face] | None = None
     factor_varies: bool = False
 
 
@@ -107,8 +107,9 @@ def _mirrored_robin(parity: int, dx: float, values: tuple[Node, ...]) -> Face:
 
 
 WALL = "wall"
+OUTSIDE = "outside"  # zeros beyond the boundary, for the adjoint
 ZERO = Constant(0.0)
-NO_FLUX, FIXED = Face("neumann", (ZERO,)), Face("dirichlet", (ZERO,))
+NO_FLUX, FIXED, NOTHING = Face("neumann", (ZERO,)), Face("dirichlet", (ZERO,)), Face(OUTSIDE, ())
 KINDS = {
     "dirichlet": Kind(
         _dirichlet,
@@ -131,5 +132,17 @@ KINDS = {
         mirrored=_mirrored_robin,
         factor_varies=True,
     ),
-    WALL: Kind(_dirichlet, lambda values, u, slope: (u,), values=(), on_face=True),
+    WALL: Kind(
+        _dirichlet,
+        lambda values, u, slope: (u,),
+        values=(),
+        on_face=True,
+        mirrored=lambda parity, dx, values: Face(WALL, (ZERO,)) if parity > 0 else None,
+    ),
+    OUTSIDE: Kind(
+        lambda number, mirror, height: number(0.0) * mirror,
+        lambda values, u, slope: (),
+        values=(),
+        mirrored=lambda parity, dx, values: NOTHING,
+    ),
 }

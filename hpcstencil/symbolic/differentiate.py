@@ -47,7 +47,7 @@ RULES: dict[str, Callable[[Node, tuple[Node, ...], tuple[Node, ...]], Node]] = {
     "add": lambda f, x, d: plus(d[0], d[1]),
     "subtract": lambda f, x, d: plus(d[0], times(Constant(-1.0), d[1])),
     "multiply": lambda f, x, d: plus(times(d[0], x[1]), times(x[0], d[1])),
-    "divide": lambda f, x, d: over(plus(d[0], times(Constant(-1.0), times(f, d[1]))), x[1]),
+    "divide": lambda f, x, d: _quotient(f, x, d),
     "negative": lambda f, x, d: times(Constant(-1.0), d[0]),
     "power": lambda f, x, d: _power(f, x, d),
     "sqrt": lambda f, x, d: over(d[0], times(Constant(2.0), f)),
@@ -63,6 +63,13 @@ RULES: dict[str, Callable[[Node, tuple[Node, ...], tuple[Node, ...]], Node]] = {
     "maximum": lambda f, x, d: _chosen(Pointwise("less", x), d[1], d[0]),
     **dict.fromkeys(STEPS, lambda f, x, d: ZERO),
 }
+
+
+def _quotient(f: Node, x: tuple[Node, ...], d: tuple[Node, ...]) -> Node:
+    """The derivative of a quotient; that of 1/b is a product, rounded alike everywhere (`linear_damping.damped`)."""
+    if x[0] == ONE:
+        return times(Constant(-1.0), times(times(f, f), d[1]))
+    return over(plus(d[0], times(Constant(-1.0), times(f, d[1]))), x[1])
 
 
 def plus(a: Node, b: Node) -> Node:

@@ -13,28 +13,39 @@ from support import integrated
 from hpcstencil.adjoint.checkpointing import Advance, actions, steps_taken
 from hpcstencil.backends.xla.array_code import array_code
 from hpcstencil.gradient.compose import planned
-from hpcstencil.numerics.integrators import INTEGRATORS
+from hpcstencil.numerics.integrators import INTEGRATORS, MEMORY
 from hpcstencil.validation.errors import NumericsError
 
 REACTION = {"u": "D*laplacian(u) - u*dx(u) + A*u**2 + sin(3*t)*x", "v": "u - D*v + 0.1*dy(u*v)"}
 OSCILLATION = {"u": "A*v", "v": "D*laplacian(u) - u**3"}  # two groups of fields, for leapfrog
+LEAPFROG = {
+    "leapfrog": OSCILLATION,
+    "leapfrog-damped": {"u": "A*v - 0.3*u", "v": "D*laplacian(u) - u**3 - (1 + x)*A*v"},
+    "leapfrog-memories": {  # w and q are beside v, one after the other
+        "u": "A*v - 0.3*u",
+        "w": "dx(u) - A*w",
+        "q": "dx(w) + laplacian(u) - x*q",
+        "v": "D*laplacian(u) - u**3 - (1 + x)*A*v + 0.1*dx(w) + A*q",
+    },
+}
+METHODS = [*INTEGRATORS, *(name for name in LEAPFROG if name != "leapfrog")]
 
 
 def tables(integrator, **others):
-    rhs = OSCILLATION if integrator == "leapfrog" else REACTION
+    rhs = LEAPFROG.get(integrator, REACTION)
     return {
         "grid": {"shape": [7, 6], "upper": [0.7, 0.6]},
-        "equation": {"name": "custom", "D": 0.02, "A": 0.7, "rhs": rhs},
-        "initial": {"u": "A*sin(2*pi*x/0.7)", "v": "cos(6*y)"},
-        "boundary": {"y": {"dirichlet": "0.1*t"}},
+        "equation": {"name": "custom", "D": 0.02, "A": 0.7, "B": 0.1, "rhs": rhs},
+        "initial": {**dict.fromkeys(rhs, "0.2*cos(9*x)"), "u": "A*sin(2*pi*x/0.7)", "v": "cos(6*y)"},
+        "boundary": {"y": {"dirichlet": "B*t"}},
         "numerics": {
             "precision": "float64",
-            "integrator": integrator,
+            "integrator": integrator.partition("-")[0],
             **({"stages": 5} if integrator == "rkl2" else {}),
         },
         "time": {"end": 0.11, "dt": 0.02},  # the last step is shorter
         "objective": {"J": "integral(u**2*v) + A*mean(gradient_squared(u))**2"},
-        "gradient": {"of": ["initial.u", "initial.v", "equation.D", "equation.A"]},
+        "gradient": {"of": ["initial.u", "initial.v", "equation.D", "equation.A", "equation.B"]},
         **others,
     }
 
@@ -48,15 +59,23 @@ def by_jax(sweep):
     sizes = list(sweep.run.ranges)
     each = jnp.array([(s.base_time + (s.first + i) * s.dt, s.dt) for s in sizes for i in range(s.count)])
 
+    def begun(fields, parameters):
+        if not problem.method.multistep:
+            return fields
+        own = {name: fields[name] for name in problem.trees}
+        padded = device_grid.surrounded(own, device_grid.widths(1), frame)
+        slopes = device_grid.cropped(stepper.rhs(padded, parameters, 0.0, frame))
+        return {**own, **{name + MEMORY: slope for name, slope in slopes.items()}}
+
     def run(fields, parameters):
         step = stepper.step(parameters, frame)
 
         def body(u, now):
             return device_grid.cropped(step(stepper.framed(u, frame), *now, device_grid.interior)), None
 
-        end = lax.scan(body, fields, each)[0]
+        end = lax.scan(body, begun(fields, parameters), each)[0]
         u, dx, dy = end["u"], *grid.spacing
-        ghost = 2 * 0.1 * 0.11  # minus the mirror cell: u = 0.1 t on the boundary
+        ghost = 2 * parameters["B"] * 0.11  # minus the mirror cell: u = B t on the boundary
         wide = jnp.concatenate([ghost - u[:, :1], u, ghost - u[:, -1:]], 1)
         slope_x = (jnp.roll(u, -1, 0) - jnp.roll(u, 1, 0)) / (2 * dx)
         slope_y = (wide[:, 2:] - wide[:, :-2]) / (2 * dy)
@@ -68,8 +87,7 @@ def by_jax(sweep):
 
 
 @pytest.mark.parametrize("integrator", [
-    pytest.param(name, marks=() if name in ("ssprk3", "leapfrog") else pytest.mark.long)
-    for name in INTEGRATORS if name != "ab2"
+    pytest.param(name, marks=() if name in ("ssprk3", "leapfrog-memories", "ab2") else pytest.mark.long) for name in METHODS
 ])  # fmt: skip
 def test_the_gradient_is_that_of_jax(integrator):
     sweep = sweep_of(tables(integrator))
@@ -81,7 +99,8 @@ def test_the_gradient_is_that_of_jax(integrator):
         assert np.abs(found - expected).max() <= 1e-12 * np.abs(expected).max()
     x = (np.arange(7) + 0.5)[:, None] * 0.1
     of_initial = float((np.asarray(by_field["u"]) * np.sin(2 * np.pi * x / 0.7)).sum())
-    expected = {"D": float(by_parameter["D"]), "A": float(by_parameter["A"]) + of_initial}  # A is in [initial] too
+    expected = {name: float(by_parameter[name]) for name in ("D", "A", "B")}
+    expected["A"] += of_initial  # A is in [initial] too
     for name, derivative in expected.items():
         assert result.numbers[f"equation.{name}"] == pytest.approx(derivative, rel=1e-12)
 
@@ -89,14 +108,14 @@ def test_the_gradient_is_that_of_jax(integrator):
 @pytest.mark.parametrize(
     "integrator",
     [
-        pytest.param(name, marks=() if name in ("euler", "leapfrog") else pytest.mark.long)
-        for name in INTEGRATORS
+        pytest.param(name, marks=() if name in ("euler", "leapfrog-memories") else pytest.mark.long)
+        for name in METHODS
         if name not in ("ab2", "dopri5")
     ],
 )
 def test_native_code_reverses_one_or_several_steps_with_the_same_bits(integrator):
-    given = tables(integrator, boundary={"y": {"dirichlet": 0.1}})
-    if integrator != "leapfrog":
+    given = tables(integrator, boundary={"y": {"dirichlet": "B"}})
+    if integrator not in LEAPFROG:
         given["equation"]["rhs"] = {**REACTION, "u": "D*laplacian(u) - u*dx(u) + A*u**2"}
     reference = sweep_of(given)
     expected = reference(reference.forward.initial_fields(), reference.steps)
@@ -219,7 +238,7 @@ def test_a_linear_equation_needs_no_states_for_initial_values(integrator, kernel
 
 def test_a_parameter_of_both_groups_of_leapfrog():
     """A is in the rates of both, so that the reversed steps are not leapfrog themselves."""
-    given = tables("leapfrog", boundary={"y": {"dirichlet": 0.1}}, initial={"u": "sin(9*x)", "v": "cos(6*y)"})
+    given = tables("leapfrog", boundary={"y": {"dirichlet": "B"}}, initial={"u": "sin(9*x)", "v": "cos(6*y)"})
     given["equation"]["rhs"] = {"u": "A*v", "v": "D*laplacian(u) - A*u**3"}
     given["objective"] = {"J": "integral(u**2*v)"}
     for kernel in ("shift", "native"):

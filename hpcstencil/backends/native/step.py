@@ -224,7 +224,7 @@ class Planner:
 
     def trees(self, j: int) -> Mapping[str, Node]:
         """Return the right-hand sides, by field, that the method evaluates at the j-th stage value."""
-        return self.problem.apart if j and self.problem.apart else self.problem.slopes
+        return self.problem.slopes_at(j)
 
     def slopes(self, j: int, values: Mapping[str, int], trees: Mapping[str, Node]) -> dict[str, int]:
         """Plan a pass that computes only the slopes at the j-th stage value, and return their arrays by field.

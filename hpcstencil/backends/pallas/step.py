@@ -92,8 +92,8 @@ class Kernels:
     ----------
     rules, trees
         The right-hand sides by field, and the rules for evaluating them.
-    apart
-        The right-hand sides after the first stage, if the method treats parts of the equation separately; else empty.
+    others
+        The right-hand sides at those stage values, by number, where they are not ``trees``.
     method, groups
         The integration method, and the group of each field if the method is partitioned.
     timed
@@ -106,7 +106,7 @@ class Kernels:
 
     rules: Rules
     trees: Mapping[str, Node]
-    apart: Mapping[str, Node]
+    others: Mapping[int, Mapping[str, Node]]
     method: Method
     groups: Mapping[str, int]
     timed: bool
@@ -119,7 +119,8 @@ class Kernels:
 
     def corners(self, rounds: int) -> bool:
         """Return whether ``rounds`` evaluations after an exchange read corners of the halo."""
-        return rounds > 1 or reads_corners([*self.trees.values(), *self.apart.values()], self.rules)
+        others = (tree for trees in self.others.values() for tree in trees.values())
+        return rounds > 1 or reads_corners([*self.trees.values(), *others], self.rules)
 
 
 @dataclass(frozen=True)
@@ -164,7 +165,7 @@ class Stepping:
             return t + node * dt if timed else 0.0
 
         def slope(j: int, y: Values) -> Slopes:
-            return Slopes(self.kernels.apart if j and self.kernels.apart else self.kernels.trees, y, time_at(nodes[j]))
+            return Slopes(self.kernels.others.get(j, self.kernels.trees), y, time_at(nodes[j]))
 
         done: set[int] = set()
 
@@ -303,9 +304,8 @@ def kernels(problem: Problem, rules: Rules, interpret: bool) -> Kernels:
     given = [value for face in problem.faces.values() for value in face.values]
     trees = [*problem.rates(), *given]
     timed = any(isinstance(part, Time) for tree in trees for part in walk(tree))
-    return Kernels(
-        rules, problem.slopes, problem.apart, problem.method, problem.groups, timed, problem.radius, interpret
-    )
+    others = problem.slopes_elsewhere
+    return Kernels(rules, problem.slopes, others, problem.method, problem.groups, timed, problem.radius, interpret)
 
 
 def shared(windows: Sequence[Windows]) -> Windows:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from hpcstencil.backends.backend import Attempt, Cellwise
-from hpcstencil.backends.xla.evaluate import Rules, of_members, right_hand_side
+from hpcstencil.backends.xla.evaluate import RightHandSide, Rules, of_members, right_hand_side
 from hpcstencil.backends.xla.reductions import (
     CompiledTrees,
     FieldReducer,
@@ -69,7 +69,7 @@ class ArrayCode:
 
     def slopes(self) -> Body:
         """Return the function (fields, parameters, t) -> time derivatives by field, all without ghost cells."""
-        return self.stepper.slopes(0)
+        return self.stepper.slopes(self.stepper.rhs)
 
     def reductions(self, needs: Needs, trees: Sequence[Node], reducer: FieldReducer | None = None) -> Reductions:
         """Return the reductions of ``trees``. ``needs`` maps the operands in them to the ghost cells that they require.
@@ -91,12 +91,16 @@ def array_code(
     rules = rules_of(problem, tiled(KERNELS[stencils], plan.topology.tiles))
     needs = problem.needs(problem.rates())
     listed = {name for name, value in problem.parameters.items() if np.ndim(value)} if problem.members else None
-    rhs = right_hand_side(problem.slopes, rules, needs)
-    apart = right_hand_side(problem.apart, rules, needs) if problem.apart else None
-    if listed is not None:
-        rhs = of_members(rhs, listed)
-        apart = None if apart is None else of_members(apart, listed)
-    stepper = Stepper(device_grid, rhs, problem.method, problem.groups, plan.every, apart)
+    made: dict[int, RightHandSide] = {}  # by the id of their trees, so that equal ones are compiled once
+
+    def rhs_of(trees: Mapping[str, Node]) -> RightHandSide:
+        if id(trees) not in made:
+            rhs = right_hand_side(trees, rules, needs)
+            made[id(trees)] = rhs if listed is None else of_members(rhs, listed)
+        return made[id(trees)]
+
+    others = {number: rhs_of(trees) for number, trees in problem.slopes_elsewhere.items()}
+    stepper = Stepper(device_grid, rhs_of(problem.slopes), problem.method, problem.groups, plan.every, others)
     return ArrayCode(problem, rules, stepper, communicator, listed)
 
 

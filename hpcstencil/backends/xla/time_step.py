@@ -8,7 +8,7 @@ calls. Either form can also return an error estimate.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, TypeVar
 
@@ -42,8 +42,8 @@ class Stepper:
         The group of each field, for a partitioned method.
     every
         The number of steps between two halo exchanges; 0 if each evaluation of ``rhs`` has its own exchange.
-    apart
-        The right-hand side after the first stage, if the method treats parts of the equation separately.
+    others
+        The right-hand sides at those stage values, by number, where it is not ``rhs``.
     """
 
     device_grid: DeviceGrid
@@ -51,11 +51,11 @@ class Stepper:
     method: Method
     groups: Mapping[str, int]
     every: int
-    apart: RightHandSide | None = None
+    others: Mapping[int, RightHandSide] = field(default_factory=dict)
 
     def rhs_of(self, j: int) -> RightHandSide:
-        """Return the right-hand side evaluated at the j-th stage value: ``apart`` for j > 0 if there is one, else ``rhs``."""
-        return self.rhs if j == 0 or self.apart is None else self.apart
+        """Return the right-hand side evaluated at the j-th stage value."""
+        return self.others.get(j, self.rhs)
 
     @property
     def widths(self) -> tuple[int, ...]:
@@ -156,15 +156,15 @@ class Stepper:
 
         return attempt
 
-    def slopes(self, j: int) -> Body:
-        """Return the function (fields, parameters, t) -> time derivatives by field, at the j-th stage value.
+    def slopes(self, rhs: RightHandSide) -> Body:
+        """Return the function (fields, parameters, t) -> time derivatives by field, according to ``rhs``.
 
         The function exchanges halos first. Its fields and time derivatives have no ghost cells. The parameters must hold
         `STEP_SIZE` if the method takes damping implicitly.
         """
 
         def body(y: dict[str, Value], frame: Frame, parameters: Parameters, t: Number) -> Fields:
-            return self.device_grid.cropped(self.rhs_of(j)(y, parameters, t, frame))
+            return self.device_grid.cropped(rhs(y, parameters, t, frame))
 
         return self.device_grid.exchanged(body, self.device_grid.widths(1))
 
@@ -174,8 +174,7 @@ class Stepper:
         All fields are without ghost cells. Each evaluation of the right-hand side and each linear combination is a
         separate compiled call, so that halos can be exchanged between them.
         """
-        evaluate = self.slopes(0)
-        evaluate_later = evaluate if self.apart is None else self.slopes(1)
+        evaluate = cache(self.slopes)
 
         def combined(i: int, stage: Stage, y: Mapping[int, Fields], k: Mapping[int, Fields], dt: Number) -> Fields:
             at, rates = ({j: values(fields, self.device_grid.interior) for j, fields in x.items()} for x in (y, k))
@@ -197,7 +196,7 @@ class Stepper:
             known = {**parameters, STEP_SIZE: dt}
 
             def slope(j: int, y: Fields, node: float) -> Fields:
-                return jax.block_until_ready((evaluate_later if j else evaluate)(y, known, t + node * dt))
+                return jax.block_until_ready(evaluate(self.rhs_of(j))(y, known, t + node * dt))
 
             def loop(u: Fields, before: Fields, last: Fields, k0: Fields) -> Fields:
                 for weights, node in zip(self.method.uniform_weights, self.method.uniform_nodes, strict=True):

@@ -1,0 +1,294 @@
+"""Transposes beside boundaries by the general rule, also of values that are evaluated beyond boundaries.
+
+Let S be a stencil along one axis, and E the extension of its operand to ghost cells, u_{-j} = α_j u_{j-1} + β_j. For
+J = Σ c_i (S E u)_i, the derivative ∂J/∂u takes three steps:
+  1. c is continued by zeros, since nothing is computed beyond the boundary
+  2. the reflected stencil is applied, also in the places of ghost cells
+  3. the result in each ghost cell, times α_j, is added to its mirror image
+If β_j depends on fields, as at an open end, the result times ∂β_j/∂v is added to the field v in the cell next to the boundary.
+The rule holds for every stencil and every α. Where it applies, the identity of `operands` takes one operator instead.
+
+On a staggered grid, inner results are evaluated beyond boundaries from the ghost cells of fields (`Field.beyond`). Their
+derivatives then have values there too, which go through the operators below, and step 3 follows at the fields. So a derivative
+is a tree for the cells of the grid, and one for each row of places beyond a boundary that it reaches: an `Extended`. The tree
+for the k-th row, k = 1, 2, ..., has the value of a place in the cell that is its mirror image, number k - 1 from the boundary.
+Its values in other cells have no meaning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from hpcstencil.adjoint.operands import Operands, with_fields
+from hpcstencil.numerics.finite_differences import Stencil
+from hpcstencil.numerics.grid import AXES
+from hpcstencil.symbolic.boundary_kinds import KINDS, NOTHING, Face
+from hpcstencil.symbolic.differentiate import ONE, ZERO, plus, times
+from hpcstencil.symbolic.expressions import (
+    Constant,
+    Convolution,
+    Coordinate,
+    Derivative,
+    DivGrad,
+    Field,
+    Halfway,
+    Neighbour,
+    Node,
+    Operator,
+    Pointwise,
+    has_own_ghosts,
+    on_plane,
+    rebuilt,
+    varies,
+    walk,
+)
+from hpcstencil.symbolic.stencil_reach import Discretization
+from hpcstencil.validation.errors import InputError
+
+# Rows of places beyond boundaries: (axis, side, k) per axis, in the order of the axes. () are the cells of the grid.
+Place = tuple[tuple[int, int, int], ...]
+Extended = dict[Place, Node]
+
+TURNED = {"mean": "mean", "difference": "difference", "below": "above", "above": "below"}
+
+
+def turned(part: Operator, c: Node) -> Node:
+    """The operator with the reflected stencil, applied to ``c``. It is the transpose on a grid without boundaries."""
+    match part:
+        case Derivative(_, orders, bias):
+            reflected = replace(part, operand=c, bias=-bias, beyond=False)
+            return -reflected if sum(orders) % 2 else reflected
+        case Halfway(_, axis, kind, onto):
+            other = Halfway(c, axis, TURNED[kind], "centres" if onto == "faces" else "faces")
+            return -other if kind == "difference" else other
+        case Neighbour(_, axis, side):
+            return Neighbour(c, axis, -side)
+        case Convolution(_, name, stencil):
+            places = tuple(tuple(-o for o in offset) for offset in stencil.offsets)
+            return Convolution(c, name, Stencil(places, stencil.weights))
+    raise TypeError(f"no reflected stencil of {type(part).__name__}")
+
+
+@dataclass
+class Walls:
+    """The general rule for one set of ``operands``, with the stencils of ``space``.
+
+    ``leaves`` are the fields and numbers with respect to which derivatives are taken, and ``slope`` returns the derivative of a
+    boundary value with respect to one of them.
+    """
+
+    operands: Operands
+    space: Discretization
+    leaves: Collection[Node]
+    slope: Callable[[Node, Node], Node]
+    cleared: dict[Node, Node] = field(default_factory=dict)
+
+    def needed(self, part: Operator, places: Iterable[Place]) -> bool:
+        """Whether the transpose of ``part`` needs the general rule, where its result has a derivative in these places."""
+        if any(places):
+            return True
+        reaches = [max(pair) for pair in self.space.reach(part)]
+        walls = self.operands.walls(axis for axis, reach in enumerate(reaches) if reach)
+        operands = [child for child in part.children if varies(child)]
+        if walls and (isinstance(part, Halfway) or not all(has_own_ghosts(child) for child in operands)):
+            return True
+        faces = [
+            (self.operands.face(child, axis, side), reaches[axis])
+            for child in operands
+            for axis in walls
+            for side in (0, 1)
+        ]
+        if any(self.beside(face) for face, _ in faces):
+            return True
+        kinds = [(KINDS[face.kind], reach) for face, reach in faces]
+        alone = not isinstance(part, DivGrad) and sum(map(bool, reaches)) == 1
+        return any(kind.on_face or (alone and kind.factor_varies and reach > 1) for kind, reach in kinds)
+
+    def beside(self, face: Face) -> list[Node]:
+        """The leaves on which boundary values with fields depend. Raises InputError if a mirror factor depends on one."""
+        if not with_fields(face):
+            return []
+        found = [[part for part in walk(value) if part in self.leaves] for value in face.values]
+        if any(found[:-1]):
+            raise InputError(
+                "gradient.of: not available yet for parameters in a or b of a robin condition; write numbers there"
+            )
+        return found[-1]
+
+    # ---- values in places ----
+
+    def at(self, tree: Node, place: Place) -> Node:
+        """A tree of the equation at ``place``, as a tree for cells of the grid."""
+        if not place:
+            return self.inside(tree)
+        offset = [0] * len(self.space.spacing)
+        for axis, side, k in place:
+            offset[axis] = (2 * k - 1) * (1 if side else -1)
+        return _shifted(tree, offset)
+
+    def inside(self, tree: Node) -> Node:
+        """A tree of the equation whose value is needed in cells of the grid alone."""
+        if tree not in self.cleared:
+            made = rebuilt(tree, self.inside) if isinstance(tree, Pointwise) else tree
+            self.cleared[tree] = replace(made, beyond=False) if getattr(made, "beyond", False) else made
+        return self.cleared[tree]
+
+    def in_cell(self, axis: int, side: int, number: int, tree: Node) -> Node:
+        """The tree in the cells with this number from a boundary, counted from 0, and 0 elsewhere."""
+        boundary, width = self.operands.domain[axis][side], self.space.spacing[axis]
+
+        def within(cells: int) -> Node:
+            x = Coordinate(axis)
+            return x > boundary - cells * width if side else x < boundary + cells * width
+
+        found = Pointwise("where", (within(number + 1), tree, ZERO))
+        return Pointwise("where", (within(number), ZERO, found)) if number else found
+
+    # ---- the three steps ----
+
+    def transposed(self, part: Operator, c: Extended) -> dict[tuple[Node, Place], Node]:
+        """The derivatives of Σ c ``part`` with respect to the operand of ``part``, and to leaves, by these and by place.
+
+        If the operand has ghost cells of its own, they are folded back, so that the result has no other place than (). Raises
+        InputError for operators along several axes and for `DivGrad`.
+        """
+        (operand, *_) = part.children
+        reaches = [max(pair) for pair in self.space.reach(part)]
+        axes = [axis for axis, reach in enumerate(reaches) if reach]
+        if isinstance(part, DivGrad) or len(axes) > 1:
+            raise InputError(
+                "boundary: gradients are not available yet for mixed derivatives, div_grad and stencils along several axes of "
+                "values on faces beside a boundary, or beside open ends and arrays in boundary values; use other conditions, "
+                "or write differences and means"
+            )
+        found = Extended()
+        if not axes or self.operands.periodic[axes[0]]:
+            found = {place: turned(part, tree) for place, tree in c.items()}
+        else:
+            for rest, along in _by_axis(c, axes[0]).items():
+                for place, tree in self.along(part, axes[0], along):
+                    _add(found, tuple(sorted((*rest, *place))), tree)
+        if not has_own_ghosts(operand):
+            return {(operand, place): tree for place, tree in found.items()}
+        return {(leaf, ()): tree for leaf, tree in self.folded(operand, found).items()}
+
+    def along(self, part: Operator, axis: int, c: Extended) -> Iterator[tuple[Place, Node]]:
+        """Yield the results of steps 1 and 2 along one axis, from the trees of ``c`` for its rows and for the cells: pairs (row
+        beyond a boundary of this axis or (), tree)."""
+        (stencil,) = self.space.stencils(part)
+        weights = {offset[axis]: w for offset, w in zip(stencil.offsets, stencil.weights, strict=True)}
+        for row, tree in c.items():
+            if not row:
+                outside = {(axis, side): NOTHING for side in (0, 1)}
+                yield (), turned(part, self.operands.placed(tree, outside))
+            for side in (0, 1):
+                # Cells are counted from this boundary; the place k beyond it has the number -k. A result at p reads p + o.
+                sign = -1 if side else 1
+                reads = {sign * o: w for o, w in weights.items()}
+                if not row:
+                    for k in range(1, 1 - min(reads)):
+                        terms = {sign * (-k - o - (k - 1)): w for o, w in reads.items() if o <= -k}
+                        yield ((axis, side, k),), self.weighted(tree, axis, terms)
+                elif row[0][1] == side:
+                    yield from self.from_row(row[0], tree, reads)
+
+    def from_row(
+        self, row: tuple[int, int, int], tree: Node, reads: Mapping[int, float]
+    ) -> Iterator[tuple[Place, Node]]:
+        """Yield the part of `along` that comes from one row. ``reads`` are weights by offset, away from the boundary."""
+        axis, side, k = row
+        for o, w in reads.items():
+            there = o - k
+            mirror = there if there >= 0 else -there - 1
+            term = times(Constant(w), self.weighted(tree, axis, {(-1 if side else 1) * (k - 1 - mirror): 1.0}))
+            yield (((axis, side, -there),), term) if there < 0 else ((), self.in_cell(axis, side, there, term))
+
+    def weighted(self, tree: Node, axis: int, terms: Mapping[int, float]) -> Node:
+        """The sum of a tree in cells at some offsets along ``axis``, times their weights. It is needed where these exist."""
+        if [*terms] == [0]:
+            return times(Constant(terms[0]), tree)
+        offsets = tuple(tuple(o if a == axis else 0 for a in range(len(self.space.spacing))) for o in terms)
+        return Convolution(tree, "", Stencil(offsets, tuple(terms.values())))
+
+    def folded(self, operand: Node, c: Extended) -> dict[Node, Node]:
+        """Step 3: the derivatives with respect to the cells of an operand with ghost cells of its own, and to leaves in its
+        boundary values."""
+        result: dict[Node, Node] = {}
+        for axis in reversed(range(len(self.space.spacing))):  # ghost cells are filled in the order of the axes
+            found = Extended()
+            for rest, along in _by_axis(c, axis).items():
+                for place, tree in along.items():
+                    _add(found, rest, self.mirrored(operand, place[0], rest, tree) if place else tree)
+                    for leaf, other in self.given(operand, place[0], rest, tree) if place else ():
+                        result[leaf] = plus(result.get(leaf, ZERO), other)
+            c = found
+        return {**result, operand: plus(c.get((), ZERO), result.get(operand, ZERO))}
+
+    def given(self, operand: Node, row: tuple[int, int, int], rest: Place, tree: Node) -> Iterator[tuple[Node, Node]]:
+        """Yield (leaf, derivative) for leaves in the boundary values of a ``row``. The arguments are those of `mirrored`."""
+        axis, side, k = row
+        face = self.operands.face(operand, axis, side)
+        for leaf in dict.fromkeys(self.beside(face)):
+            if rest:
+                raise InputError(
+                    f"boundary.{AXES[axis]}: gradients are not available yet for operators that read the corners of the domain "
+                    "beside boundary values with fields; use another condition"
+                )
+            boundary, height = self.operands.domain[axis][side], (2 * k - 1) * self.space.spacing[axis]
+            *factor, value = (on_plane(each, axis, boundary) for each in face.values)
+            weight = KINDS[face.kind].ghost(Constant, ZERO, Constant(height), *factor, ONE)
+            moved = self.weighted(tree, axis, {(-1 if side else 1) * (k - 1): 1.0})
+            yield leaf, self.in_cell(axis, side, 0, times(times(weight, self.slope(value, leaf)), moved))
+
+    def mirrored(self, operand: Node, row: tuple[int, int, int], rest: Place, tree: Node) -> Node:
+        """The ghost cells of a ``row``, of which ``tree`` is the derivative, folded onto their mirror images.
+
+        ``rest`` are the rows of other axes in which they lie as well.
+        """
+        axis, side, k = row
+        face = self.operands.face(operand, axis, side)
+        if not KINDS[face.kind].on_face:
+            return self.in_cell(axis, side, k - 1, times(self.factor(face, row, rest), tree))
+        # The mirror image lies one cell further inside; on the upper side the first place is on the boundary itself, given.
+        number = k - 2 if side else k
+        if number < 0:
+            return ZERO
+        towards = (k - 1 - number) * (-1 if side else 1)
+        return self.in_cell(axis, side, number, times(Constant(-1.0), self.weighted(tree, axis, {towards: 1.0})))
+
+    def factor(self, face: Face, row: tuple[int, int, int], rest: Place) -> Node:
+        """The mirror factor α of the ghost cells in a row, which lie in the rows ``rest`` of other axes as well."""
+        axis, side, k = row
+        kind, height = KINDS[face.kind], (2 * k - 1) * self.space.spacing[axis]
+        if not kind.factor_varies:
+            (value,) = face.values
+            return Constant(kind.ghost(float, 1.0, height, 0.0))
+        values = [on_plane(value, axis, self.operands.domain[axis][side]) for value in face.values[:-1]]
+        if any(isinstance(part, Field) for value in values for part in walk(value)) and (k > 1 or rest):
+            raise InputError(
+                f"boundary.{AXES[axis]}: gradients are not available yet with {face.kind} whose coefficients are arrays, and "
+                "stencils that need more than one ghost cell; set numerics.order = 2, or give expressions"
+            )
+        return self.at(kind.ghost(Constant, ONE, Constant(height), *values, ZERO), rest)
+
+
+def _shifted(tree: Node, offset: Iterable[int]) -> Node:
+    """The value of a tree in the cell at an offset, which is one number per axis."""
+    if not any(isinstance(part, Field | Coordinate) for part in walk(tree)):
+        return tree
+    return Convolution(tree, "", Stencil((tuple(offset),), (1.0,)))
+
+
+def _by_axis(c: Extended, axis: int) -> dict[Place, Extended]:
+    """The trees by the rows of other axes, then by the row of this axis."""
+    found: dict[Place, Extended] = {}
+    for place, tree in c.items():
+        own = tuple(row for row in place if row[0] == axis)
+        found.setdefault(tuple(row for row in place if row[0] != axis), {})[own] = tree
+    return found
+
+
+def _add(found: Extended, place: Place, tree: Node) -> None:
+    if tree != ZERO:
+        found[place] = plus(found.get(place, ZERO), tree)
