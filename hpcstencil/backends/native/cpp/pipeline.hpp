@@ -24,7 +24,8 @@ struct Call {
     const double* clock;               // time at step 0, first step, step size, number of steps
     int64_t capacity[AXES], count[AXES], margin[AXES], width[AXES];
     int32_t wraps[AXES], boundary[AXES][2];
-    int64_t threads, l2_bytes, l3_is_far;  // bytes of the second-level cache; whether the third is a server's mesh
+    // Bytes of the second-level cache; whether the third is a server's mesh, and else a core's share of it (0: unknown).
+    int64_t threads, l2_bytes, l3_is_far, l3_bytes;
     struct EdgeExchange* edges;            // null where no edges are exchanged inside the passes
     int64_t every;                         // steps between two exchanges of edges
     // Null for whole steps. For a section of a step: its first pass, the pass after its last, the numbers of input and
