@@ -12,8 +12,6 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from cost_model import exchange_of
-
 from hpcstencil.backends.pallas.cost_model import (
     COLLECTIVE,
     KERNEL,
@@ -223,13 +221,18 @@ def by_xla(case: Case, gpus: int, weak: bool) -> tuple[str, float]:
         cells, again = plan.topology.capacity(), plan.rounds > 1
         padded = math.prod(n + 2 * h * again for n, h in zip(cells, plan.halo, strict=True))
         sweep = KERNEL + 2 * fields * ITEMSIZE * padded / MEMORY
-        exchange = exchange_of(plan, fields, ITEMSIZE)
-        sending = exchange.messages * (KERNEL + links.latency) + exchange.bytes / links.bytes_per_second
-        return XLA_SWEEPS * plan.stages * sweep + plan.exchanges_per_step * sending + ROUND / XLA_TOGETHER
+        sending = messages(plan) * plan.exchanges_per_step * (KERNEL + links.latency)
+        sending += plan.halo_bytes_per_step(fields, ITEMSIZE) / links.bytes_per_second
+        return XLA_SWEEPS * plan.stages * sweep + sending + ROUND / XLA_TOGETHER
 
     every = plans(Plan.of(problem, decompose(problem, gpus, 1), 1))
     fastest = min(every, key=seconds)
     return Prediction(fastest, {}).k, seconds(fastest)
+
+
+def messages(plan: Plan) -> int:
+    """Return the messages of the busiest process in an exchange: one in each direction of every axis that is cut."""
+    return 2 * sum(count > 1 and halo > 0 for count, halo in zip(plan.topology.processes, plan.halo, strict=True))
 
 
 def paper() -> str:

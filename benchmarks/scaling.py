@@ -1,7 +1,8 @@
-"""The cost model of docs/scaling.md: fitted on this machine, checked against measurements, applied on paper.
+"""The cost models of docs/scaling.md: that of native code against measurements, that of GPU kernels on paper.
 
-The constants are fitted to computing without messages and to exchanges without computing, on two ranks. The predictions are
-checked against whole steps on 1, 2 and 4 ranks. The tables are printed and written to docs/scaling.md.
+A run measures the constants of its cost model when it begins. This script measures them in the same way, and compares the
+predictions with whole steps on 1, 2 and 4 ranks, which exchange by shared memory or messages. It prints the tables
+and writes them to docs/scaling.md.
 
 .venv/bin/python benchmarks/scaling.py [rounds]      measures (minutes)
 .venv/bin/python benchmarks/scaling.py --on-paper    computes the predictions for many GPUs, and draws them
@@ -11,9 +12,8 @@ from __future__ import annotations
 
 import datetime
 import json
-import math
-import os
 import re
+import statistics
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -22,14 +22,15 @@ from pathlib import Path
 from typing import Any
 
 from common import HEAT, ROOT, launched, machine, output_of, software
-from cost_model import Costs, Exchange, exchange_of, fitted
+from messages import WAVE
 
-from hpcstencil.backends.native import cost_model as native_costs
-from hpcstencil.problem import decomposition
+from hpcstencil.problem.decomposition import MOST_STEPS
 
 PAGE = ROOT / "docs" / "scaling.md"
-RANKS, FITTED_RANKS = (1, 2, 4), 2
+RANKS = (1, 2, 4)
 COUNTS = (1, 2, 4, 8, 16)  # steps per exchange
+WORDS = {"auto": "shared memory", "mpi": "messages"}
+EXCHANGES = tuple(WORDS)  # of decomposition.exchange
 PROBLEMS = {
     "heat, 256³": HEAT.format(n=256, steps=1).replace('"shift"', '"native"'),
     "Gray-Scott, rk4, 2048²": """
@@ -47,6 +48,7 @@ kernel = "native"
 end = 1.0
 dt = 0.1
 """,
+    "wave, order 4, 256³": WAVE,
 }
 Row = dict[str, Any]
 
@@ -54,49 +56,50 @@ Row = dict[str, Any]
 def measure_as_rank(path: str) -> None:
     """Run a measurement as one rank, and print a line of JSON for every number of steps per exchange."""
 
-    from hpcstencil.backends.native.cost_model import work_per_step
+    from hpcstencil.backends.native.cost_model import step_time
     from hpcstencil.cli.prepare import decomposed_of, devices_of, problem_of, processes
     from hpcstencil.runtime.devices import start_jax
 
     with processes() as communicator:
         config, problem = problem_of(Path(path), (), communicator)
         count, _ = devices_of(config, 1)
-        decomposed = decomposed_of(problem, communicator.size, count)
         devices = start_jax(count)
         from hpcstencil.backends.native.program import program
-        from hpcstencil.benchmark.shares import exchanging, stepping, steps_of_round, without_messages
+        from hpcstencil.benchmark.shares import stepping, steps_of_round
         from hpcstencil.benchmark.timing import in_place, slowest, timings
         from hpcstencil.simulation.compose import compose
+        from hpcstencil.simulation.cost_measurement import measured_costs
         from hpcstencil.simulation.prepared import Choice, prepared_with
 
         native, alone = Choice("native"), communicator.size == 1
-        work = work_per_step(program(problem), decomposed.topology)
-        auto = prepared_with(decomposed, native, communicator).plan.every
-        by_messages = replace(config, decomposition=replace(config.decomposition, exchange="mpi4jax"))
-        with_messages = decomposed_of(replace(problem, config=by_messages), communicator.size, count)
-        for every in COUNTS[:1] if alone else COUNTS:
-            prepared = prepared_with(with_messages, native, communicator, every)
-            plan, steps = prepared.plan, steps_of_round(prepared.plan)
-            sending = compose(prepared, communicator, devices)
-            runs = {"step": stepping(sending, config.time.dt, steps)}
-            if not alone:
-                sharing = compose(prepared_with(decomposed, native, communicator, every), communicator, devices)
-                runs["step, shared"] = stepping(sharing, config.time.dt, steps)
-            if communicator.size == FITTED_RANKS:
-                runs["exchange"] = exchanging(sending, steps)
-                runs["computing"] = stepping(without_messages(sending), config.time.dt, steps)
-            held = [sending.initial_fields()]
+        ways = {}
+        for exchange in EXCHANGES[:1] if alone else EXCHANGES:
+            asked = replace(config, decomposition=replace(config.decomposition, exchange=exchange))
+            decomposed = decomposed_of(replace(problem, config=asked), communicator.size, count)
+            lowered = decomposed.lowered("native")
+            lowered.lack(devices[0], decomposed.topology)
+            costs = measured_costs(lowered, decomposed.problem, decomposed.topology, communicator)
+            auto = prepared_with(decomposed, native, communicator, costs=costs).plan.every
+            ways[exchange] = decomposed, costs, auto
+        counts = {auto for _, _, auto in ways.values()} | ({1} if alone else set(COUNTS))
+        for every in sorted(counts):
+            runs, held, predicted = {}, [], {}
+            for exchange, (decomposed, costs, _) in ways.items():
+                simulation = compose(prepared_with(decomposed, native, communicator, every), communicator, devices)
+                steps = steps_of_round(simulation.plan)
+                runs[exchange] = stepping(simulation, config.time.dt, steps)
+                held = held or [simulation.initial_fields()]
+                if communicator.rank == 0:
+                    seconds = step_time(program(problem), decomposed.problem, decomposed.topology, costs)
+                    # A single rank takes as many steps per sweep through memory as is best for it.
+                    predicted[exchange] = min(map(seconds, range(1, MOST_STEPS + 1))) if alone else seconds(every)
             times = timings([in_place(run, held) for run in runs.values()], communicator)
-            seconds = {what: slowest(each) / steps for what, each in zip(runs, times, strict=True)}
-            if "exchange" in seconds:
-                seconds["exchange"] *= every
-            exchange = exchange_of(plan, len(problem.fields), sending.dtype.itemsize)
-            # A single rank takes as many steps per sweep through memory as is best for it.
-            passes = min(map(work, range(1, decomposition.MOST_STEPS + 1))) if alone else work(every)
+            measured = {what: slowest(each) / steps for what, each in zip(runs, times, strict=True)}
             if communicator.rank == 0:
-                cells = math.prod(plan.topology.capacity())
-                told = {"every": every, "auto": auto, "cells": cells, "work": passes, "exchange": vars(exchange)}
-                print(json.dumps({**told, "seconds": seconds}), flush=True)
+                for exchange, (_, costs, auto) in ways.items():
+                    found = {"every": every, "auto": auto, "exchange": exchange, "costs": vars(costs)}
+                    seconds = {"predicted": predicted[exchange], "step": measured[exchange]}
+                    print(json.dumps({**found, **seconds}), flush=True)
 
 
 def rows_of(name: str, ranks: int) -> list[Row]:
@@ -108,81 +111,60 @@ def rows_of(name: str, ranks: int) -> list[Row]:
     return [{**json.loads(line), "problem": name, "ranks": ranks} for line in lines if line.startswith("{")]
 
 
-def best(rounds: Sequence[list[Row]]) -> list[Row]:
-    """Return the minimum of each measurement over all rounds, because disturbances only add time."""
-    rows = []
-    for same in zip(*rounds, strict=True):
-        seconds = {what: min(row["seconds"][what] for row in same) for what in same[0]["seconds"]}
-        rows.append({**same[0], "seconds": seconds, "exchange": Exchange(**same[0]["exchange"])})
-    return rows
+def medians(rounds: Sequence[list[Row]]) -> list[Row]:
+    """Return the median of each measured and predicted time over the rounds that have the row."""
+    rows: dict[tuple[Any, ...], list[Row]] = {}
+    for row in (row for rows_ in rounds for row in rows_):
+        rows.setdefault(tuple(row[what] for what in ("problem", "ranks", "exchange", "every")), []).append(row)
+    times = ("predicted", "step")
+    found = [
+        {**same[0], **{what: statistics.median(row[what] for row in same) for what in times}} for same in rows.values()
+    ]
+    return sorted(found, key=lambda row: (row["problem"], row["ranks"], row["exchange"], row["every"]))
 
 
-def costs_of(rows: Sequence[Row], cores: int) -> dict[str, Costs]:
-    """Fit the constants of each problem. Those of messages are common to all problems, the time per cell is not."""
-    both = [row for row in rows if row["ranks"] == FITTED_RANKS]
-    terms = [(row["exchange"].messages, row["exchange"].bytes) for row in both]
-    per_message, per_byte = fitted(terms, [row["seconds"]["exchange"] for row in both])
-    found = {}
-    for name in PROBLEMS:
-        mine = [row for row in both if row["problem"] == name]
-        terms = [(row["work"] * row["cells"] * FITTED_RANKS / cores,) for row in mine]
-        found[name] = Costs(*fitted(terms, [row["seconds"]["computing"] for row in mine]), per_message, per_byte)
-    return found
-
-
-def report(rows: Sequence[Row], cores: int, rounds: int) -> str:
-    """Return the constants and the tables in Markdown."""
-    costs = costs_of(rows, cores)
-    any_costs = next(iter(costs.values()))
+def report(rows: Sequence[Row], rounds: int) -> str:
+    """Return the tables in Markdown."""
     lines = [
-        f"{machine()}; {software()}; {datetime.date.today()}. float32, native code, best of {rounds} rounds.",
+        f"{machine()}; {software()}; {datetime.date.today()}. float32, native code, medians of {rounds} rounds.",
         "",
-        "| constant | fitted here | what `auto` assumes unmeasured |",
-        "|---|---|---|",
-        *(
-            f"| σ, {name} | {each.per_cell * 1e9:.3f} ns per cell of a pass and core | "
-            f"{native_costs.SECONDS_PER_WORK * 1e9:.3f} ns |"
-            for name, each in costs.items()
-        ),
-        f"| λ | {any_costs.per_message * 1e6:.0f} µs per message | {native_costs.WAITING * 1e6:.0f} µs per exchange |",
-        f"| β | {1e-9 / any_costs.per_byte:.1f} GB/s sent and received | no limit |",
-        "",
-        f"The parts that these were fitted to, on {FITTED_RANKS} ranks:",
-        "",
-        "| problem | k | w(k) | computing, ms per step | fitted | MB of an exchange | its ms | fitted |",
-        "|---|---|---|---|---|---|---|---|",
+        "| problem | ranks | exchange | k | predicted, ms per step | measured | error |",
+        "|---|---|---|---|---|---|---|",
     ]
     for row in rows:
-        if row["ranks"] == FITTED_RANKS:
-            each = costs[row["problem"]]
-            computing = each.computing(row["ranks"], cores, row["cells"], row["work"])
-            lines.append(
-                f"| {row['problem']} | {row['every']} | {row['work']:.2f} | {row['seconds']['computing'] * 1e3:.2f} | "
-                f"{computing * 1e3:.2f} | {row['exchange'].bytes / 1e6:.2f} | {row['seconds']['exchange'] * 1e3:.2f} | "
-                f"{each.exchanging(row['ranks'], cores, row['exchange']) * 1e3:.2f} |"
-            )
+        alone = row["ranks"] == 1
+        where = ["–", "–"] if alone else [WORDS[row["exchange"]], str(row["every"])]
+        cells = [row["problem"], str(row["ranks"]), *where, *compared(row["predicted"], row["step"])]
+        lines.append(f"| {' | '.join(cells)} |")
     lines += [
         "",
-        "Whole steps, predicted and measured, in ms:",
+        "The number of steps between two exchanges that `auto` takes, and the best one of the table:",
         "",
-        "| problem | ranks | k | messages: predicted | measured | error | shared memory: predicted | measured | error |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| problem | ranks | exchange | `auto`: k | ms per step | best: k | ms per step | `auto` / best |",
+        "|---|---|---|---|---|---|---|---|",
     ]
-    for row in rows:
-        each, alone = costs[row["problem"]], row["ranks"] == 1
-        computing = each.computing(row["ranks"], cores, row["cells"], row["work"])
-        exchanging = each.exchanging(row["ranks"], cores, row["exchange"]) / row["every"]
-        cells = [row["problem"], str(row["ranks"]), "–" if alone else str(row["every"])]
-        cells += compared(computing + exchanging, row["seconds"]["step"])
-        cells += ["–"] * 3 if alone else compared(computing, row["seconds"]["step, shared"])
-        lines.append(f"| {' | '.join(cells)} |")
-    chosen = {f"{row['auto']} ({row['problem']}, {row['ranks']} ranks)": None for row in rows if row["ranks"] > 1}
-    return "\n".join([*lines, "", f"`auto` takes k = {', '.join(chosen)}."])
+    cases = dict.fromkeys((row["problem"], row["ranks"], row["exchange"]) for row in rows if row["ranks"] > 1)
+    for case in cases:
+        mine = [row for row in rows if (row["problem"], row["ranks"], row["exchange"]) == case]
+        best, auto = (
+            min(mine, key=lambda row: row["step"]),
+            next(row for row in mine if row["every"] == mine[0]["auto"]),
+        )
+        given = [f"{row['every']} | {milliseconds(row['step'])}" for row in (auto, best)]
+        lines.append(
+            f"| {case[0]} | {case[1]} | {WORDS[case[2]]} | {' | '.join(given)} | {auto['step'] / best['step']:.2f} |"
+        )
+    return "\n".join(lines)
+
+
+def milliseconds(seconds: float) -> str:
+    """Format a time."""
+    return f"{seconds * 1e3:.2f}"
 
 
 def compared(predicted: float, measured: float) -> list[str]:
     """Format the cells of the table for a predicted and a measured time."""
-    return [f"{predicted * 1e3:.2f}", f"{measured * 1e3:.2f}", f"{predicted / measured - 1:+.0%}"]
+    return [milliseconds(predicted), milliseconds(measured), f"{predicted / measured - 1:+.0%}"]
 
 
 def put(section: str, text: str) -> None:
@@ -198,12 +180,8 @@ def put(section: str, text: str) -> None:
 
 def main(rounds: int = 3) -> None:
     cases = [(name, ranks) for name in PROBLEMS for ranks in RANKS]
-    measured: dict[tuple[str, int], list[list[Row]]] = {case: [] for case in cases}
-    for _ in range(rounds):
-        for case in cases:
-            measured[case].append(rows_of(*case))
-    rows = [row for case in cases for row in best(measured[case])]
-    put("measured", report(rows, os.cpu_count() or 1, rounds))
+    measured = [rows_of(*case) for _ in range(rounds) for case in cases]
+    put("measured", report(medians(measured), rounds))
 
 
 if __name__ == "__main__":

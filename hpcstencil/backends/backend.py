@@ -200,6 +200,12 @@ class Lowered(Protocol):
         backend makes none.
         """
 
+    def reach(self, topology: Topology, every: int) -> tuple[int, ...] | None:
+        """Return how many cells beyond a block ``every`` steps read at most, per axis; None if it is the radius per evaluation.
+
+        ``every`` is as in `Plan`. Raises Unsupported if the backend's cost model does not compile.
+        """
+
     def cells_held(self, plan: Plan) -> tuple[int, int]:
         """Return (values held between steps, values held while stepping) on each device.
 

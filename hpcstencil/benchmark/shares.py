@@ -132,7 +132,7 @@ def stepping(simulation: Simulation, dt: float, steps: int) -> Run:
 def exchanging(simulation: Simulation, steps: int) -> Run:
     """Return a function (fields, rounds) -> fields that performs only the halo exchanges of ``steps`` steps per round."""
     device_grid, plan = simulation.device_grid, simulation.plan
-    widths = device_grid.widths(plan.rounds)
+    widths = device_grid.widths_of(plan.reach)
     times = steps // plan.every if plan.every else steps * plan.stages
 
     if not device_grid.exchange.fused:

@@ -48,7 +48,7 @@ class Plan:
     ``topology`` is the view of rank 0. ``every`` is the number of steps between two exchanges, or 0 for an exchange before
     each stage. ``radius`` is the number of ghost cells per axis that one evaluation of the right-hand side uses up, and
     ``stages`` the number of evaluations per step. ``seconds`` is the predicted time of a step, or None without
-    measurements.
+    measurements. ``known_reach`` is an upper limit of `reach` per axis, if the backend knows one.
     """
 
     topology: Topology
@@ -56,17 +56,31 @@ class Plan:
     radius: tuple[int, ...]
     stages: int
     seconds: float | None = None
+    known_reach: tuple[int, ...] | None = None
 
     @classmethod
-    def of(cls, problem: Problem, topology: Topology, every: int, seconds: float | None = None) -> Plan:
+    def of(
+        cls,
+        problem: Problem,
+        topology: Topology,
+        every: int,
+        seconds: float | None = None,
+        known_reach: tuple[int, ...] | None = None,
+    ) -> Plan:
         """The plan of a problem for a given ``topology`` and interval; ``radius`` and ``stages`` follow from the
         problem."""
-        return cls(topology, every, problem.radius, problem.method.evaluations, seconds)
+        return cls(topology, every, problem.radius, problem.method.evaluations, seconds, known_reach)
 
     @property
     def rounds(self) -> int:
         """Number of evaluations of the right-hand side between two exchanges, at least 1."""
         return self.every * self.stages or 1
+
+    @property
+    def reach(self) -> tuple[int, ...]:
+        """Number of cells per axis that the code reads beyond a block between two exchanges."""
+        most = tuple(self.rounds * r for r in self.radius)
+        return tuple(map(min, self.known_reach or most, most))
 
     @property
     def exchanges_per_step(self) -> float:
@@ -77,7 +91,7 @@ class Plan:
     def halo(self) -> tuple[int, ...]:
         """Width in cells, per axis, of the halo that one exchange fills on either side; 0 along axes that are not
         split."""
-        return tuple(self.rounds * r if self.topology.is_split(a) else 0 for a, r in enumerate(self.radius))
+        return tuple(r if self.topology.is_split(a) else 0 for a, r in enumerate(self.reach))
 
     def halo_bytes_per_step(self, fields: int, itemsize: int) -> float:
         """Bytes per step that the busiest process sends and receives, on average.

@@ -117,4 +117,5 @@ def prepared_with(
     every, seconds = decomposed.interval if every is None else every, None
     if every is None:
         every, seconds = from_rank_0(communicator, lambda: lowered.steps_per_exchange(topology, costs))
-    return Prepared(problem, Plan.of(problem, topology, every, seconds), choice, lowered)
+    reach = from_rank_0(communicator, lambda: lowered.reach(topology, every))
+    return Prepared(problem, Plan.of(problem, topology, every, seconds, reach), choice, lowered)

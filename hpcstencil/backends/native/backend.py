@@ -11,11 +11,17 @@ import numpy as np
 
 from hpcstencil.backends.backend import BY_FFT, Advance, Attempt, Reductions, Steps, Unsupported, never_known
 from hpcstencil.backends.native.compiler import begun, compiler
-from hpcstencil.backends.native.cost_model import account, cells_beside, least_work, steps_between_exchanges
+from hpcstencil.backends.native.cost_model import (
+    account,
+    cells_beside,
+    least_work,
+    reach_of_steps,
+    steps_between_exchanges,
+)
 from hpcstencil.backends.native.program import Program, program
 from hpcstencil.numerics.grid import AXES
 from hpcstencil.numerics.topology import Topology
-from hpcstencil.problem.decomposition import Costs, Plan, most_steps
+from hpcstencil.problem.decomposition import Costs, Plan, exchanges, most_steps
 from hpcstencil.problem.problem import Problem
 from hpcstencil.runtime.communicator import Communicator
 from hpcstencil.runtime.threads import threads_for
@@ -106,6 +112,11 @@ class LoweredToNative:
     def steps_per_exchange(self, topology: Topology, costs: Costs) -> tuple[int, float | None]:
         return steps_between_exchanges(self.program, self.problem, topology, costs)
 
+    def reach(self, topology: Topology, every: int) -> tuple[int, ...] | None:
+        if not every or not exchanges(self.problem, topology):  # sections know their own reach
+            return None
+        return reach_of_steps(self.program, topology.ndim, every)
+
     def cells_held(self, plan: Plan) -> tuple[int, int]:
         """Return (values held between steps, values held while stepping) on each device; see `backend.Lowered`.
 
@@ -137,7 +148,7 @@ class LoweredToNative:
         if wanted not in ("auto", "mpi") or config.time.tolerance is not None or not plan.every:
             return messages
         itemsize = np.dtype(config.numerics.precision).itemsize
-        widths, fields = device_grid.widths(plan.rounds), len(self.problem.fields)
+        widths, fields = device_grid.widths_of(plan.reach), len(self.problem.fields)
         return in_passes(
             messages, device_grid.topology, widths, fields, itemsize, communicator, share_memory=wanted == "auto"
         )
@@ -163,7 +174,8 @@ class LoweredToNative:
         array = array_code(problem, plan, device_grid, communicator)
         blocks = blocks_of(device_grid.exchange)
         code = native(self.program, threads_for(device_grid.topology.device_count), plan.every, blocks, members)
-        widths, alone = array.stepper.widths, bool(blocks) or not any(array.stepper.widths)
+        widths = device_grid.widths_of(plan.reach)
+        alone = bool(blocks) or not any(widths)
         measures_fields_only = all(isinstance(tree, Field) for tree in problem.measured.values())
 
         def attempt() -> Attempt:

@@ -48,6 +48,17 @@ def work_per_step(program: Program, topology: Topology) -> Callable[[int], float
     return lambda steps: float(work(*block, ctypes.c_int64(steps)))
 
 
+def reach_of_steps(program: Program, ndim: int, steps: int) -> tuple[int, ...]:
+    """Return how many cells beyond a block ``steps`` steps load at most, per axis of the grid.
+
+    With leapfrog they are a third of one stencil's radius per stage if only one of the two groups of fields has a stencil.
+    Raises Unsupported like `account`.
+    """
+    found = (ctypes.c_int64 * 3)()
+    account(program).reach_of_steps(ctypes.c_int64(steps), found)
+    return tuple(found[axis] for axis in AXIS_OF[ndim])
+
+
 def least_work(program: Program, topology: Topology, shape: Sequence[int]) -> float:
     """Return the least work per cell and step on a block of ``shape`` cells per axis, without exchanges.
 
@@ -64,12 +75,8 @@ def ones(topology: Topology) -> tuple[int, ...]:
     return (1,) * topology.ndim
 
 
-def steps_between_exchanges(
-    program: Program, problem: Problem, topology: Topology, costs: Costs
-) -> tuple[int, float | None]:
-    """Return (cheapest number k of steps between two exchanges, predicted seconds per step).
-
-    k minimizes the estimated time per step
+def step_time(program: Program, problem: Problem, topology: Topology, costs: Costs) -> Callable[[int], float]:
+    """Return the function k -> T(k), the estimated seconds per step with k steps between two exchanges, k > 0.
 
         T(k) = C(k) + L / k + max(0, λ + B(k) / β - η k C(k)) / k,   C(k) = N w(k) σ
 
@@ -77,6 +84,27 @@ def steps_between_exchanges(
     cells that several blocks compute; σ is the time per unit of work. An exchange sends B bytes (k times
     `Plan.halo_bytes_per_step`) with latency λ and bandwidth β. The fraction η of the computing between two exchanges can
     hide it. L is the time per exchange for which neighbours wait for each other in any case.
+
+    ``costs`` are λ, β and σ, or an assumed σ if it was not measured. Raises Unsupported like `account`.
+    """
+    work, cells = work_per_step(program, topology), math.prod(topology.capacity())
+    fields, itemsize = len(problem.fields) * problem.copies, np.dtype(problem.config.numerics.precision).itemsize
+    unit = costs.seconds_per_work or SECONDS_PER_WORK
+
+    def seconds(every: int) -> float:
+        computing = cells * problem.copies * work(every) * unit
+        plan = Plan.of(problem, topology, every, known_reach=reach_of_steps(program, topology.ndim, every))
+        sent = every * plan.halo_bytes_per_step(fields, itemsize)
+        messages = costs.latency + sent / costs.bytes_per_second
+        return computing + (WAITING + max(0.0, messages - HIDDEN[topology.ndim] * every * computing)) / every
+
+    return seconds
+
+
+def steps_between_exchanges(
+    program: Program, problem: Problem, topology: Topology, costs: Costs
+) -> tuple[int, float | None]:
+    """Return (number k of steps between two exchanges with the least `step_time`, predicted seconds per step).
 
     k is 0 if blocks are too thin for a whole step between two exchanges. The prediction is None if ``costs`` are not
     measured. Raises Unsupported like `account`.
@@ -86,17 +114,7 @@ def steps_between_exchanges(
         return 0, None
     if problem.step_follows_solution:
         most = min(most, problem.config.time.dt_every)
-    work, cells = work_per_step(program, topology), math.prod(topology.capacity())
-
-    fields, itemsize = len(problem.fields) * problem.copies, np.dtype(problem.config.numerics.precision).itemsize
-    unit = costs.seconds_per_work or SECONDS_PER_WORK
-
-    def seconds(every: int) -> float:
-        computing = cells * problem.copies * work(every) * unit
-        sent = every * Plan.of(problem, topology, every).halo_bytes_per_step(fields, itemsize)
-        messages = costs.latency + sent / costs.bytes_per_second
-        return computing + (WAITING + max(0.0, messages - HIDDEN[topology.ndim] * every * computing)) / every
-
+    seconds = step_time(program, problem, topology, costs)
     predicted = {k: seconds(k) for k in range(1, min(most, MOST_STEPS) + 1)}
     best = next(k for k, cost in predicted.items() if cost <= MUCH_THE_SAME * min(predicted.values()))
     return best, None if costs.seconds_per_work is None else predicted[best]

@@ -80,6 +80,9 @@ class LoweredToPallas:
         least = int(leaves_compiled_code(topology))
         return steps_between_exchanges(self.problem, topology, least, costs)
 
+    def reach(self, topology: Topology, every: int) -> tuple[int, ...] | None:
+        return None
+
     def cells_held(self, plan: Plan) -> tuple[int, int]:
         return cells_held(self.problem, plan)
 

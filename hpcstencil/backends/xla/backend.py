@@ -67,6 +67,9 @@ class LoweredToArrays:
     def steps_per_exchange(self, topology: Topology, costs: Costs) -> tuple[int, float | None]:
         return steps_between_exchanges(self.problem, topology, costs=costs), None
 
+    def reach(self, topology: Topology, every: int) -> tuple[int, ...] | None:
+        return None
+
     def cells_held(self, plan: Plan) -> tuple[int, int]:
         return cells_held(self.problem, plan, axes_of_arrays=len(plan.radius) if self.kernel == "conv" else 1)
 

@@ -155,6 +155,20 @@ extern "C" double work_per_step(const int64_t* count, const int64_t* wraps, cons
     return cheapest_blocking(block(count, wraps, boundary, l2_bytes, l3_is_far, l3_bytes), steps, true, 1).work;
 }
 
+// Stores how many cells beyond a block some steps load, per axis, whether calls join steps or not.
+extern "C" void reach_of_steps(int64_t steps, int64_t* reach) {
+    Pipeline& pipe = *new Pipeline();
+    bool before = joins_steps;
+    for (int a = 0; a < AXES; a++) reach[a] = 0;
+    for (int joins = 0; joins <= JOINS_STEPS; joins++) {
+        joins_steps = joins;
+        pipe.lay_out(steps, false);
+        for (int a = 0; a < AXES; a++) reach[a] = max(reach[a], pipe.level[0].reach[a]);
+    }
+    joins_steps = before;
+    delete &pipe;
+}
+
 // Returns the cells of memory that are needed besides the fields themselves. ``every`` is the number of steps between
 // two exchanges, or 0 if there are none.
 extern "C" int64_t cells_beside_fields(const int64_t* count, const int64_t* wraps, const int64_t* boundary,
