@@ -32,7 +32,7 @@ from hpcstencil.problem.decomposition import decompose, steps_between_exchanges
 from hpcstencil.runtime.communicator import OneProcess
 from hpcstencil.simulation import backend_choice
 from hpcstencil.simulation.dry_run import report
-from hpcstencil.simulation.prepared import Decomposed
+from hpcstencil.simulation.prepared import Choice, Decomposed, prepared_with
 from hpcstencil.validation.errors import EnvironmentProblem, InputError
 
 # Each changes u, which is random, by a few per unit of time on cells of 0.1: in DT by far more than by what is rounded.
@@ -168,6 +168,24 @@ def test_the_outline_of_a_program_tells_what_the_program_itself_does(name):
                     asked = (*block, *map(ctypes.c_int64, (2**20, 1, 0, steps)))
                     told[-1] += [library.work_per_step(*asked), library.cells_beside_fields(*asked, ctypes.c_int64(2))]
     assert told[0] == told[1] and len(set(told[0])) > 20
+
+
+@pytest.mark.parametrize(
+    "name, integrator, expected",
+    [
+        ("wave", "leapfrog", 2 * 5),
+        ("heat", "euler", 2 * 5),
+        ("heat", "rk4", 2 * 4 * 5),
+        ("shallow_water", "ssprk2", 4 * 2 * 5),
+    ],
+)
+def test_blocks_exchange_only_the_cells_that_steps_load(name, integrator, expected):
+    """Five steps of order 4. Only one of the two fields of a wave has a stencil, so leapfrog reads a third of 2 x 3 x 5."""
+    numerics = {"order": 4, "integrator": integrator, "kernel": "native"}
+    problem = problem_of(grid={"shape": [320, 32]}, equation={"name": name}, numerics=numerics,
+                         decomposition={"steps_per_exchange": 5})  # fmt: skip
+    prepared = prepared_with(Decomposed.of(problem, 2, 1), Choice("native"), OneProcess())
+    assert prepared.plan.halo == (expected, 0)
 
 
 IN_A_ROW = (1, 5, 33)  # steps: a short pass, a whole one, and several with a rest
