@@ -283,7 +283,7 @@ class Sweep:
             weight = float(numpy_evaluate.evaluate(slope, values=known))
             weight *= grid.cell_volume if part.kind == "integral" else 1.0 / grid.cells
             seeds[SEED + str(n)] = weight
-        trees, of_cells = problem.derived[END], ()
+        trees, of_cells = problem.derived[END], list[jax.Array]()
         if trees:
             filled = self.free.filled(seeds, fields[self.changing[0]])
             of_cells = self.backward.derived[END]({**given, **filled}, parameters, time)
