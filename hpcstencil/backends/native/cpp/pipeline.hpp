@@ -24,7 +24,8 @@ struct Call {
     const double* clock;               // time at step 0, first step, step size, number of steps
     int64_t capacity[AXES], count[AXES], margin[AXES], width[AXES];
     int32_t wraps[AXES], boundary[AXES][2];
-    // Bytes of the second-level cache; whether the third is a server's mesh, and else a core's share of it (0: unknown).
+    // l2_bytes: of the second-level cache. l3_is_far: whether the third is a server's mesh. l3_bytes: a core's share of
+    // it, 0 if unknown.
     int64_t threads, l2_bytes, l3_is_far, l3_bytes;
     struct EdgeExchange* edges;            // null where no edges are exchanged inside the passes
     int64_t every;                         // steps between two exchanges of edges
@@ -188,8 +189,8 @@ struct Pipeline {
         }
     }
 
-    // Lets results overwrite what their pass reads, cell by cell, if nothing else reads it. Sums over steps, for example,
-    // then stay in one ring.
+    // Lets results overwrite what their pass reads, cell by cell, if nothing else reads it. Sums over steps, for
+    // example, then stay in one ring.
     void share_memory() {
         for (int q = 1; q < levels; q++)
             for (int o = 0; o < passes[level[q].pass].outputs; o++) {
