@@ -110,3 +110,4 @@ def cache_of_a_mebibyte(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("ffi_call", "cost_model"):
         monkeypatch.setattr(f"hpcstencil.backends.native.{module}.cache_bytes", lambda: 2**20)
         monkeypatch.setattr(f"hpcstencil.backends.native.{module}.cache_is_far", lambda: False)
+        monkeypatch.setattr(f"hpcstencil.backends.native.{module}.cache_share", lambda: 0)

@@ -13,8 +13,9 @@ The branch that is not taken contributes exactly 0, even if its value is not fin
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hpcstencil.adjoint.beyond_walls import Extended, Place, Walls
@@ -23,6 +24,7 @@ from hpcstencil.adjoint.operators import transposed_operator
 from hpcstencil.symbolic.differentiate import ONE, RULES, ZERO, over, plus, times
 from hpcstencil.symbolic.expressions import (
     OPERATORS,
+    Constant,
     Coordinate,
     DivGrad,
     Field,
@@ -45,6 +47,48 @@ CHOICES: dict[str, Callable[[tuple[Node, ...]], tuple[Node, tuple[Node, Node]]]]
     "maximum": lambda x: (Pointwise("less", x), (x[1], x[0])),
 }
 Guards = tuple[tuple[Node, bool], ...]  # (condition, whether it must hold), from the outermost where() inwards
+
+
+@dataclass
+class Sum:
+    """A sum of trees. Terms that are products of the same factors are added up to a multiple of one of them.
+
+    ``terms`` are (number, product) by the factors of the product.
+    """
+
+    terms: dict[frozenset[tuple[Node, int]], tuple[float, Node]] = field(default_factory=dict)
+
+    def add(self, tree: Node) -> None:
+        """Add a tree to the sum."""
+        if tree == ZERO:
+            return
+        number, rest = _number_apart(tree)
+        key = frozenset(Counter(_factors(rest)).items())
+        number += self.terms.pop(key, (0.0, rest))[0]
+        if number != 0.0:
+            self.terms[key] = number, rest
+
+    @property
+    def tree(self) -> Node:
+        """The sum as a tree; the constant 0 if there are no terms."""
+        return total([times(Constant(number), rest) for number, rest in self.terms.values()] or [ZERO])
+
+
+def _number_apart(tree: Node) -> tuple[float, Node]:
+    """A product as (the product of the numbers in it, the product of all else)."""
+    if isinstance(tree, Constant):
+        return tree.value, ONE
+    if isinstance(tree, Pointwise) and tree.function == "multiply":
+        (a, x), (b, y) = map(_number_apart, tree.arguments)
+        return a * b, tree if a == b == 1.0 and ONE not in (x, y) else times(x, y)
+    return 1.0, tree
+
+
+def _factors(tree: Node) -> list[Node]:
+    """The factors of a product."""
+    if isinstance(tree, Pointwise) and tree.function == "multiply":
+        return [factor for argument in tree.arguments for factor in _factors(argument)]
+    return [tree]
 
 
 def tangent(tree: Node, directions: Mapping[Node, Node], operands: Operands, space: Discretization) -> Node:
@@ -113,18 +157,21 @@ def transposed(
     active: dict[Node, bool] = dict.fromkeys(wanted, True)
     for part in order:
         active[part] = part in wanted or any(active[child] for child in part.children)
-    sums: dict[Node, dict[tuple[Place, Guards], Node]] = {}
+    sums: dict[Node, dict[tuple[Place, Guards], Sum]] = {}
     of_numbers: dict[Node, Node] = {}
+
+    def reaching(part: Node) -> dict[tuple[Place, Guards], Node]:
+        found = {where: terms.tree for where, terms in sums.get(part, {}).items()}
+        return {where: tree for where, tree in found.items() if tree != ZERO}
 
     def add(part: Node, place: Place, guards: Guards, tree: Node) -> None:
         if active[part] and tree != ZERO:
-            of_part = sums.setdefault(part, {})
-            of_part[place, guards] = plus(of_part.get((place, guards), ZERO), tree)
+            sums.setdefault(part, {}).setdefault((place, guards), Sum()).add(tree)
 
     for name, tree in merged.items():
         add(tree, (), (), seeds[name])
     for part in reversed(order):  # every node after all nodes that use it
-        reached = sums.get(part, {})
+        reached = reaching(part)
         if isinstance(part, Pointwise):
             for (place, guards), c in reached.items():
                 for child, guard, slope in _slopes(part, active):
@@ -143,7 +190,7 @@ def transposed(
             both = {child for child in part.children if active[child]}
             for child, tree in transposed_operator(part, rest, both, operands, space):
                 add(child, (), (), times(factor, tree))
-    found = {part: _guarded(reached, walls) for part, reached in sums.items() if part in wanted}
+    found = {part: _guarded(reached, walls) for part in sums if part in wanted and (reached := reaching(part))}
     result = {part: c[()] for part, c in found.items() if part in leaves} | of_numbers
     for leaf in leaves:
         if (beyond := replace(leaf, beyond=True)) in found:

@@ -112,9 +112,10 @@ def plan_of(adjoint: Adjoint, topology: Topology, at_once: int, run: RunSteps) -
     one = size // len(problem.changing)
     constant = len(problem.constant)
     # The fields that the run begins with, those at its end, and the terms of the objective; the fields of the reverse steps,
-    # twice; parameters, and copies of them; and what native code keeps of the fields of both problems.
+    # twice; parameters, and copies of them; and what native code keeps of the fields of both problems, with about half as
+    # much again for the ghost cells of the steps of a sweep.
     reverse, reductions = len(adjoint.rates), len(adjoint.reductions)
-    beside = 2 * size + (reductions + 2 * reverse + 4 * constant) * one + size
+    beside = 2 * size + (reductions + 2 * reverse + 4 * constant) * one + size + (size + reverse * one) // 2
     if not adjoint.needs_states:
         return SweepPlan(groups, 0, size, beside)
     states = gradient.checkpoints or len(groups)

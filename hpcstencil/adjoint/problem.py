@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from hpcstencil.adjoint.differentiate import tangent, transposed
+from hpcstencil.adjoint.differentiate import Sum, tangent, transposed
 from hpcstencil.adjoint.operands import Operands
 from hpcstencil.adjoint.stages import (
     APART,
@@ -35,7 +35,7 @@ from hpcstencil.numerics.integrators import INTEGRATORS, MEMORY, Method
 from hpcstencil.numerics.topology import Topology
 from hpcstencil.problem.decomposition import most_steps
 from hpcstencil.problem.problem import Problem
-from hpcstencil.symbolic.differentiate import ONE, ZERO, plus, times
+from hpcstencil.symbolic.differentiate import ONE, ZERO, times
 from hpcstencil.symbolic.expressions import (
     Field,
     Node,
@@ -91,9 +91,9 @@ class Adjoint:
     """The adjoint of a problem with an objective.
 
     ``problem`` is the adjoint problem. Its diagnostics are the objective, and each of the ``reductions`` by number. Under END,
-    its `Problem.derived` has the values of the fields adjoint.u and gradient.p at the end of the run, from the state and the
-    fields SEED; under START, what gradient.p gains from the initial expressions; under REMEMBERED, what all gain from the
-    slopes that a two-step method remembers first; under PRODUCTS, if it is verified, the terms of λ·(∂f/∂u v) and
+    its `Problem.derived` has the values of those fields adjoint.u and gradient.p that are not 0 at the end of the run, from the
+    state and the fields SEED; under START, what gradient.p gains from the initial expressions; under REMEMBERED, what all gain
+    from the slopes that a two-step method remembers first; under PRODUCTS, if it is verified, the terms of λ·(∂f/∂u v) and
     (transposed field)·v, with v in the fields tangent.u. If the objective has sums over receivers, it has what they record
     under RECORDED, unless that is a field, and under SAMPLED what a sample adds to those fields on which it depends, from the
     state and the field SAMPLES_SEED.
@@ -276,10 +276,11 @@ def adjoint_of(problem: Problem, expressed: Iterable[str], verified: bool = Fals
         by_leaf = transposed(trees, seeds, leaves, numbers, places, space)
         found = {prefix + name: by_leaf.get(Field(name), ZERO) for name in fields}
         for one in parameters:
-            found[one.field] = by_leaf.get(one.node, ZERO)
+            terms = Sum()
+            terms.add(by_leaf.get(one.node, ZERO))
             for name, tree in trees.items() if one.kind == "number" else ():
-                term = times(seeds[name], tangent(tree, {one.node: ONE}, places, space))
-                found[one.field] = plus(found[one.field], term)
+                terms.add(times(seeds[name], tangent(tree, {one.node: ONE}, places, space)))
+            found[one.field] = terms.tree
         return found
 
     adjoints = {name: Field(ADJOINT + name) for name in fields}
@@ -290,9 +291,10 @@ def adjoint_of(problem: Problem, expressed: Iterable[str], verified: bool = Fals
         own = {name: tree for name, tree in rates.items() if problem.groups[name] == group}
         found = derivatives(own, adjoints, ADJOINT)
         parts[group] = {name: tree for name, tree in found.items() if tree != ZERO}
-    end = derivatives(operands, {name: Field(name) for name in operands}, ADJOINT)
-    sampled = derivatives(recorded, {name: Field(name) for name in recorded}, ADJOINT) if recorded else {}
-    sampled = {name: tree for name, tree in sampled.items() if tree != ZERO}
+    end, sampled = (
+        derivatives(given, {name: Field(name) for name in given}, ADJOINT) for given in (operands, recorded)
+    )
+    end, sampled = ({name: tree for name, tree in found.items() if tree != ZERO} for found in (end, sampled))
     start = derivatives(initial, adjoints, "") if initial else {}
     start = {one.field: Field(one.field) + start[one.field] for one in parameters if start.get(one.field, ZERO) != ZERO}
     _refuse_noise(start)

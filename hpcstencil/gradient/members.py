@@ -29,7 +29,7 @@ from hpcstencil.simulation.prepared import Decomposed
 from hpcstencil.simulation.simulation import Simulation
 from hpcstencil.validation.errors import NumericsError
 
-COMPILED = ("copied", "with_added", "sums")  # cached properties of a sweep that all members share
+SHARED = ("copied", "with_added", "reductions", "free")  # cached properties of a sweep that all members share
 
 
 @dataclass(frozen=True)
@@ -195,8 +195,8 @@ def _like(
 
 
 def compiled_like(sweep: Sweep, other: Sweep) -> Sweep:
-    """The sweep, which takes over compiled code of another one of the same trees."""
-    vars(sweep).update({name: getattr(other, name) for name in COMPILED})
+    """The sweep, which takes over compiled code and free memory of another one of the same trees."""
+    vars(sweep).update({name: getattr(other, name) for name in SHARED})
     return sweep
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -22,7 +22,7 @@ import numpy as np
 
 from hpcstencil.adjoint.checkpointing import Advance, Reverse, actions
 from hpcstencil.adjoint.plan import groups_of
-from hpcstencil.adjoint.problem import END, OBJECTIVE, REMEMBERED, SAMPLED, SAMPLES_SEED, SEED, START, Adjoint
+from hpcstencil.adjoint.problem import END, OBJECTIVE, REMEMBERED, SAMPLED, SAMPLES_SEED, SEED, START, Adjoint, Unknown
 from hpcstencil.adjoint.run_steps import RunSteps, added_at
 from hpcstencil.backends.backend import Reductions
 from hpcstencil.distributed.device_grid import Body
@@ -133,9 +133,20 @@ class Sweep:
         return self.forward.steps.slopes() if self.forward.problem.method.multistep else None
 
     @cached_property
-    def sums(self) -> Reductions:
-        """The reductions of the gradients per cell, whose sums are the gradients with respect to numbers."""
-        return self.backward.steps.reductions({}, [Field(one.field) for one in self.adjoint.unknowns])
+    def free(self) -> Spare:
+        """The memory of stored states and of other fields, which is kept from one sweep to the next."""
+        return Spare(self.copied, self.forward.device_grid.devices.several)
+
+    @cached_property
+    def reductions(self) -> Mapping[bool, tuple[list[Unknown], Reductions]]:
+        """The unknowns that are numbers (True) and the others, and the reductions of their gradients per cell.
+
+        The sums are the gradients with respect to numbers.
+        """
+        unknowns = self.adjoint.unknowns
+        parts = {number: [one for one in unknowns if (one.kind == "number") == number] for number in (True, False)}
+        of = self.backward.steps.reductions
+        return {number: (part, of({}, [Field(one.field) for one in part])) for number, part in parts.items()}
 
     # ---- the sweep ---------------------------------------------------------------------------------------------------
 
@@ -147,10 +158,9 @@ class Sweep:
         """
         fields = self.forward.begun(fields, self.first_slopes)
         first = {name: fields[name] for name in self.changing}
-        free = Spare(self.copied, self.forward.device_grid.devices.several)
-        stored = InMemory(first) if self.stored is None else self.stored.begun(first, free)
+        stored = InMemory(first) if self.stored is None else self.stored.begun(first, self.free)
         try:
-            result = self.swept(fields, stored, states, course, free)
+            result = self.swept(fields, stored, states, course)
         except HpcstencilError as error:
             if isinstance(error, NumericsError) or (course is ALONE and error.shared):
                 stored.clear()
@@ -158,9 +168,10 @@ class Sweep:
         stored.clear()
         return result
 
-    def swept(self, fields: Fields, stored: States, states: int, course: Course, free: Spare) -> Result:
+    def swept(self, fields: Fields, stored: States, states: int, course: Course) -> Result:
         """Return the result of a sweep with these ``stored`` states, as `__call__`."""
-        constant = self.copied({name: array for name, array in fields.items() if name not in self.changing})
+        free = self.free
+        constant = free.copied({name: array for name, array in fields.items() if name not in self.changing})
         at = course.reached or Reached(self.steps)
         numbers, cotangents = list(at.parts), dict(at.cotangents)
         groups = self.groups_to(at.step, stored.steps)
@@ -175,13 +186,13 @@ class Sweep:
                     stored.add(last, after, self.run.time_of(last))
                 else:
                     added = self.terms(found, self.steps)
+                    free.add(after)
                     cotangents = dict(added[0].cotangents) if added else {}
-                    for name in self.adjoint.rates:
-                        cotangents.setdefault(name, jnp.zeros_like(found[self.changing[0]]))
+                    absent = {name: 0.0 for name in self.adjoint.rates if name not in cotangents}
+                    cotangents |= free.filled(absent, found[self.changing[0]])
                     for term in added[1:]:
                         cotangents = self.with_added(cotangents, term.cotangents)
                     numbers += [(term.value, term.direct) for term in added]
-                    free.add(after)
                 continue
             start, group = starts[action.step], groups[action.step]
             state = Fields()
@@ -201,7 +212,12 @@ class Sweep:
             course.moved(Reached(start, cotangents, numbers))
         value = math.fsum(value for value, _ in numbers)
         direct = {name: math.fsum(each.get(name, 0.0) for _, each in numbers) for name in self.adjoint.direct}
-        return self.result(value, self.at_start(cotangents, {**stored.kept(0), **constant}), direct)
+        cotangents = self.at_start(cotangents, {**stored.kept(0), **constant})
+        result = self.result(value, cotangents, direct)
+        returned = {one.field for one in self.adjoint.unknowns if one.key in result.arrays}
+        free.add({**constant, **{name: array for name, array in cotangents.items() if name not in returned}})
+        free.trim()
+        return result
 
     def groups_to(self, step: int, begin: Sequence[int]) -> list[StepRange]:
         """The groups of the steps before number ``step``; a group begins at each number in ``begin``."""
@@ -327,17 +343,20 @@ class Sweep:
         value = self.finite(float(found[OBJECTIVE]), time)
         known: dict[Node, Any] = {**numpy_evaluate.by_node(parameters), Time(): time}
         known |= {part: found[f"{OBJECTIVE} {n}"] for n, part in enumerate(self.adjoint.reductions)}
-        seeds, cells = {}, [stop - start for start, stop in self.forward.ranges]
-        grid = problem.config.grid
+        seeds, grid = dict[str, float](), problem.config.grid
         for n, (part, slope) in enumerate(zip(self.adjoint.reductions, self.adjoint.slopes, strict=True)):
             weight = float(numpy_evaluate.evaluate(slope, values=known))
             weight *= grid.cell_volume if part.kind == "integral" else 1.0 / grid.cells
-            seeds[SEED + str(n)] = np.full(cells, weight, self.forward.dtype)
-        of_cells = self.backward.derived[END]({**given, **self.forward.put(seeds)}, parameters, time)
+            seeds[SEED + str(n)] = weight
+        trees, of_cells = problem.derived[END], list[jax.Array]()
+        if trees:
+            filled = self.free.filled(seeds, fields[self.changing[0]])
+            of_cells = self.backward.derived[END]({**given, **filled}, parameters, time)
+            self.free.add(filled)
         direct = {
             name: float(numpy_evaluate.evaluate(tree, values=known)) for name, tree in self.adjoint.direct.items()
         }
-        return Term(value, dict(zip(problem.derived[END], of_cells, strict=True)), direct)
+        return Term(value, dict(zip(trees, of_cells, strict=True)), direct)
 
     def at_start(self, cotangents: Fields, fields: Fields) -> Fields:
         """Return the derivatives at t = 0, to which the first slopes that a two-step method remembers have contributed, then
@@ -353,19 +372,18 @@ class Sweep:
         """Return the result of a sweep with these derivatives at t = 0, by field of the adjoint problem."""
         parameters, unknowns = self.forward.problem.parameters, self.adjoint.unknowns
         fields = {one.field: cotangents[one.field] for one in unknowns}
-        low, high, broken = self.sums.extremes(fields, parameters, 0.0)
-        for one, count in zip(unknowns, broken, strict=True):
-            if count:
-                raise NumericsError(
-                    f"gradient: expected finite derivatives with respect to {one.key}, but {count} cells have none; see "
-                    "whether the equation has a square root, a power or a quotient at 0, and whether dt is stable"
-                )
-        totals = self.sums.sums(fields, parameters, 0.0, np.maximum(np.abs(low), np.abs(high)))
-        numbers = {
-            one.key: float(total) + direct[one.name]
-            for one, total in zip(unknowns, totals, strict=True)
-            if one.kind == "number"
-        }
+        numbers = dict[str, float]()
+        for is_number, (part, reductions) in self.reductions.items():
+            low, high, broken = reductions.extremes(fields, parameters, 0.0)
+            for one, count in zip(part, broken, strict=True):
+                if count:
+                    raise NumericsError(
+                        f"gradient: expected finite derivatives with respect to {one.key}, but {count} cells have none; see "
+                        "whether the equation has a square root, a power or a quotient at 0, and whether dt is stable"
+                    )
+            if is_number:
+                totals = reductions.sums(fields, parameters, 0.0, np.maximum(np.abs(low), np.abs(high)))
+                numbers = {one.key: float(sum_) + direct[one.name] for one, sum_ in zip(part, totals, strict=True)}
         return Result(value, numbers, {one.key: fields[one.field] for one in unknowns if one.kind != "number"})
 
 
@@ -374,26 +392,46 @@ def _copied_into(room: Fields, fields: Fields) -> Fields:
     return jax.tree.map(jnp.copy, fields)
 
 
+@functools.partial(jax.jit, donate_argnums=0, keep_unused=True)
+def _filled_into(room: Fields, values: Mapping[str, float]) -> Fields:
+    return {name: jnp.full_like(array, values[name]) for name, array in room.items()}
+
+
 class Spare:
-    """Fields that nobody needs any more, whose memory others take. New memory is slow, since it comes page by page."""
+    """Arrays that nobody needs any more, whose memory other fields take. New memory is slow, since it comes page by page.
+
+    All have the shape of a field. With ``several`` devices in this process there are none.
+    """
 
     def __init__(self, copied: Body, several: bool) -> None:
         self.copies, self.several = copied, several
-        self.held: dict[tuple[str, ...], list[Fields]] = {}
+        self.held: list[jax.Array] = []
+        self.unused = 0  # the fewest arrays held since the last `trim`
 
     def add(self, fields: Fields) -> None:
         """Add fields that nobody needs any more."""
-        self.held.setdefault(tuple(sorted(fields)), []).append(fields)
+        self.held += () if self.several else fields.values()
 
-    def taken(self, like: Fields) -> Fields:
-        """Remove and return fields with the names of others; empty if there are none."""
-        held = self.held.get(tuple(sorted(like)))
-        return held.pop() if held else {}
+    def taken(self, names: Collection[str]) -> Fields:
+        """Remove and return arrays under these names; none if there are not enough."""
+        found = {name: self.held.pop() for name in names} if len(names) <= len(self.held) else {}
+        self.unused = min(self.unused, len(self.held))
+        return found
+
+    def trim(self) -> None:
+        """Drop the arrays that nobody has taken since the last call."""
+        del self.held[: self.unused]
+        self.unused = len(self.held)
 
     def copied(self, fields: Fields) -> Fields:
         """Return copies of the fields, in memory that nobody needs any more if there is any."""
         room = self.taken(fields)
-        return _copied_into(room, fields) if room and not self.several else self.copies(fields)
+        return _copied_into(room, fields) if room else self.copies(fields)
+
+    def filled(self, values: Mapping[str, float], like: jax.Array) -> Fields:
+        """Return fields with the same value in all cells, by name, on the devices of the field ``like``."""
+        room = self.taken(values)
+        return _filled_into(room, values) if room else {name: jnp.full_like(like, values[name]) for name in values}
 
 
 def without_states(groups: int, reached: bool) -> Iterator[Advance | Reverse]:

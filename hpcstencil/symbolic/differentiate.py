@@ -94,7 +94,8 @@ def _power(f: Node, x: tuple[Node, ...], d: tuple[Node, ...]) -> Node:
     base, exponent = x
     slope = times(times(exponent, base ** (exponent - 1.0)), d[0])
     if isinstance(exponent, Constant):
-        slope = times(times(exponent, base ** Constant(exponent.value - 1.0)), d[0])
+        power = base if exponent.value == 2.0 else base ** Constant(exponent.value - 1.0)
+        slope = times(times(exponent, power), d[0])
     return plus(slope, times(times(f, Pointwise("log", (base,))), d[1]))
 
 

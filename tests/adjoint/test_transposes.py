@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from support import problem_of, traced_slopes
 
+from hpcstencil.adjoint.differentiate import Sum
 from hpcstencil.adjoint.problem import ADJOINT, GRADIENT, TRANSPOSED, adjoint_of
 from hpcstencil.distributed.windows import STEP_SIZE
-from hpcstencil.symbolic.expressions import Field, Neighbour, parameter_field, total
+from hpcstencil.symbolic.expressions import Constant, Field, Neighbour, parameter_field, total
 from hpcstencil.validation.errors import InputError
 
 BOUND = 1e-12
@@ -254,3 +255,12 @@ def test_a_branch_that_is_not_taken_adds_exactly_nothing():
     u, ones = jnp.array([0.0, 4.0, -1.0, 0.0]), jnp.ones(4)
     found = slopes({"u": u, ADJOINT + "u": ones, TRANSPOSED + "u": 0 * ones}, {}, 0.0)[TRANSPOSED + "u"]
     assert np.array_equal(found, [3.0, 0.25, 3.0, 3.0])
+
+
+def test_equal_products_are_added_up_to_one_term():
+    a, b = Field("a"), Field("b")
+    found = Sum()
+    assert found.tree == Constant(0.0)
+    for tree in (a * b, Constant(3.0) * a, Constant(0.0), b * (Constant(0.5) * a), a * Constant(-3.0)):
+        found.add(tree)
+    assert found.tree == Constant(1.5) * (b * a)

@@ -165,7 +165,7 @@ def test_the_outline_of_a_program_tells_what_the_program_itself_does(name):
             for wraps in ((1, 1, 1), (0, 0, 0), (0, 1, 1)):
                 block = [(ctypes.c_int64 * 3)(*numbers) for numbers in (shape, wraps, [1 - wrap for wrap in wraps])]
                 for steps in (1, 5, 16):
-                    asked = (*block, ctypes.c_int64(2**20), ctypes.c_int64(1), ctypes.c_int64(steps))
+                    asked = (*block, *map(ctypes.c_int64, (2**20, 1, 0, steps)))
                     told[-1] += [library.work_per_step(*asked), library.cells_beside_fields(*asked, ctypes.c_int64(2))]
     assert told[0] == told[1] and len(set(told[0])) > 20
 

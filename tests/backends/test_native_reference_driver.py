@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from support import problem_of, simulation_of, stepped, steps_in_place
 
+from hpcstencil.adjoint.problem import adjoint_of
 from hpcstencil.backends.native.program import program, with_driver
 
 WALLS = {"x": {"dirichlet": "0.1*t"}, "y": "periodic", "z": {"neumann": 0.2}}
@@ -67,9 +68,36 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+# Steps whose reverse is computed: parameters' derivatives add up cell by cell, where they are.
+REVERSED = {
+    "3-D Gray-Scott reversed": {
+        "grid": {"shape": [37, 41, 61]},
+        "equation": {"name": "gray_scott"},
+        "boundary": {"y": {"neumann": 0.2}},
+        "numerics": {"integrator": "euler"},
+        "gradient": {"of": ["initial.u", "equation.F", "equation.k"]},
+    },
+    "2-D wave reversed": {
+        "grid": {"shape": [150, 130]},
+        "equation": {"name": "wave", "c": 0.7},
+        "boundary": {"x": {"dirichlet": 0.0}},
+        "numerics": LEAPFROG,
+        "gradient": {"of": ["equation.c"]},
+    },
+}
+
+
+def case(name):
+    """The problem of a row."""
+    if name in CASES:
+        return problem_of(**CASES[name])
+    forward = problem_of(**REVERSED[name], objective={"J": "integral(u**2)"})
+    return adjoint_of(forward, ()).reversing(simulation_of(forward).plan.topology, 3)
+
+
+@pytest.mark.parametrize("name", [*CASES, *(pytest.param(name, marks=pytest.mark.long) for name in REVERSED)])
 def test_blocked_drivers_give_the_bits_of_the_reference(name, monkeypatch, cache_of_a_mebibyte):
-    problem = problem_of(**CASES[name])
+    problem = case(name)
     steps = 7 if max(problem.config.grid.shape) == 203 else 18
     blocked = program(problem)
     reference = replace(blocked, text=with_driver(blocked.text, "reference"))

@@ -208,15 +208,28 @@ def cache_is_far() -> bool:
     return _told_cache(3) >= MESH
 
 
-def _told_cache(level: int) -> int:
-    """Return the size in bytes of a core's cache of this level; 0 if unknown."""
+@once
+def cache_share() -> int:
+    """Return a core's share of the L3 cache in bytes; 0 if unknown."""
+    return _told_cache(3, shared=True)
+
+
+def _told_cache(level: int, shared: bool = False) -> int:
+    """Return the size in bytes of a core's cache of this level; 0 if unknown.
+
+    If it is ``shared``, divide it by the number of processors that share it.
+    """
     for index in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
         try:
             if (index / "level").read_text().strip() == str(level):
                 told = (index / "size").read_text().strip()
-                return int(told.rstrip("KMG")) * {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}[told[-1]]
+                size = int(told.rstrip("KMG")) * {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}[told[-1]]
+                mask = (index / "shared_cpu_map").read_text() if shared else "1"
+                return size // max(1, int(mask.replace(",", ""), 16).bit_count())
         except (OSError, ValueError, KeyError):
             continue
+    if shared:
+        return 0
     try:
         return max(0, os.sysconf(f"SC_LEVEL{level}_CACHE_SIZE"))
     except (OSError, ValueError):

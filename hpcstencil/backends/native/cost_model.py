@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcstencil.backends.native.compiler import cache_bytes, cache_is_far, library
+from hpcstencil.backends.native.compiler import cache_bytes, cache_is_far, cache_share, library
 from hpcstencil.backends.native.passes import AXIS_OF
 from hpcstencil.backends.native.program import Program
 from hpcstencil.numerics.topology import Topology
@@ -143,4 +143,4 @@ def _block(topology: Topology) -> list[Any]:
         if not topology.is_split(axis):
             wraps[b], boundary[b] = int(topology.periodic[axis]), int(not topology.periodic[axis])
     shape = [(ctypes.c_int64 * 3)(*numbers) for numbers in (count, wraps, boundary)]
-    return [*shape, ctypes.c_int64(cache_bytes()), ctypes.c_int64(cache_is_far())]
+    return [*shape, *map(ctypes.c_int64, (cache_bytes(), cache_is_far(), cache_share()))]

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hpcstencil.backends.native.cell_samples import WIDEST, NativeSamples
-from hpcstencil.backends.native.compiler import SOURCES, begun, cache_bytes, cache_is_far, library
+from hpcstencil.backends.native.compiler import SOURCES, begun, cache_bytes, cache_is_far, cache_share, library
 from hpcstencil.backends.native.edge_exchange import EdgeExchange
 from hpcstencil.backends.native.passes import AXIS_OF
 from hpcstencil.backends.native.program import Program
@@ -259,6 +259,7 @@ class Native:
             threads=np.int64(self.threads),
             l2_bytes=np.int64(cache_bytes()),
             l3_is_far=np.int64(cache_is_far()),
+            l3_bytes=np.int64(cache_share()),
             every=np.int64(self.every),
             members=np.int64(self.members),
             itemsize=np.int64(given[0].dtype.itemsize),

@@ -7,7 +7,7 @@ import time
 
 import numpy as np
 
-from hpcstencil.backends.native.compiler import cache_bytes, cache_is_far
+from hpcstencil.backends.native.compiler import cache_bytes, cache_is_far, cache_share
 from hpcstencil.backends.native.passes import AXIS_OF
 from hpcstencil.backends.native.program import Program
 from hpcstencil.numerics.topology import Topology
@@ -42,6 +42,7 @@ class Call(ctypes.Structure):
         ("threads", ctypes.c_int64),
         ("l2_bytes", ctypes.c_int64),
         ("l3_is_far", ctypes.c_int64),
+        ("l3_bytes", ctypes.c_int64),
         ("edges", ctypes.c_void_p),
         ("every", ctypes.c_int64),
         ("section", ctypes.c_void_p),
@@ -78,9 +79,8 @@ def seconds_per_step(
     addresses = (ctypes.c_void_p * len(arrays))(*(array.ctypes.data for array in arrays))
     count, wraps = [1, 1, 1], [0, 0, 0]
     places = [np.zeros(1 + 2 * MARGIN) for _ in range(3)]
-    call = Call(
-        threads=threads, l2_bytes=cache_bytes(), l3_is_far=int(cache_is_far()), every=1, margin=Three(*[MARGIN] * 3)
-    )
+    caches = {"l2_bytes": cache_bytes(), "l3_is_far": int(cache_is_far()), "l3_bytes": cache_share()}
+    call = Call(threads=threads, **caches, every=1, margin=Three(*[MARGIN] * 3))
     for axis, b in enumerate(AXIS_OF[topology.ndim]):
         count[b], wraps[b] = shape[axis], int(topology.periodic[axis])
         places[b] = config.grid.centres(axis, -MARGIN, shape[axis] + MARGIN, topology.periodic[axis])

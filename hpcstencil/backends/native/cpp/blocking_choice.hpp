@@ -30,6 +30,8 @@ static Blocking cheapest_tiles(const Call& call, long steps, bool one_sweep, lon
     Blocking best = {1, {1, 1, 1}, 0, 1e300};
     bool flat = call.count[1] == 1;
     long moved = fields_outside_layers();
+    // A near third-level cache, as a multiple of the second: at least 6, or three quarters of a core's share.
+    double near = max(6, 3 * call.l3_bytes / (4 * call.l2_bytes));
     for_steps(steps, one_sweep, [&](long t) {
         pipe.lay_out(t, has_boundary(call, 0), call.section);
         for (long p2 = 1; p2 == 1 || call.count[2] / p2 >= 256; p2 *= 2)
@@ -50,12 +52,11 @@ static Blocking cheapest_tiles(const Call& call, long steps, bool one_sweep, lon
                 work /= tile0 * tile1 * tile2 * pipe.steps;
                 long rounds = (p0 * tiles + threads - 1) / threads;
                 double idle = (double)rounds * threads / (p0 * tiles);
-                double full =
-                    bytes / call.l2_bytes;  // of the second-level cache; the third is assumed to be six times as large
+                double full = bytes / call.l2_bytes;  // of the second-level cache
                 double spill = full < 0.9                          ? 0
                                : flat                              ? (call.l3_is_far ? 1 : 0.35) * (full - 0.9)
-                               : full < (call.l3_is_far ? 1.5 : 6) ? 0.2
-                                                                   : full * (call.l3_is_far ? 0.8 : 0.2) - 1;
+                               : full < (call.l3_is_far ? 1.5 : near) ? 0.2
+                                                                      : full * (call.l3_is_far ? 0.8 : 0.2) - 1;
                 spill = 1 + MOVES * (flat ? MOVES : 1) * spill;  // rows stream through caches, which long passes hide
                 if (!flat && spill > 4) spill = 4;
                 double begins = flat ? 6.0 * LANES / tile2 : 0;  // a single row bears the overhead of a plane
@@ -137,21 +138,21 @@ static Blocking cheapest_blocking(const Call& call, long steps, bool one_sweep, 
 }
 
 static Call block(const int64_t* count, const int64_t* wraps, const int64_t* boundary, int64_t l2_bytes,
-                  int64_t l3_is_far) {
+                  int64_t l3_is_far, int64_t l3_bytes) {
     Call call = {};
     for (int a = 0; a < AXES; a++) {
         call.count[a] = count[a], call.wraps[a] = (int32_t)wraps[a];
         for (int side = 0; side < 2; side++) call.boundary[a][side] = (int32_t)boundary[a];
     }
-    call.l2_bytes = l2_bytes, call.l3_is_far = l3_is_far;
+    call.l2_bytes = l2_bytes, call.l3_is_far = l3_is_far, call.l3_bytes = l3_bytes;
     return call;
 }
 
 // Returns the work per cell and step of one thread, with ``steps`` between two exchanges. The unit is one pass over one
 // cell.
 extern "C" double work_per_step(const int64_t* count, const int64_t* wraps, const int64_t* boundary, int64_t l2_bytes,
-                                int64_t l3_is_far, int64_t steps) {
-    return cheapest_blocking(block(count, wraps, boundary, l2_bytes, l3_is_far), steps, true, 1).work;
+                                int64_t l3_is_far, int64_t l3_bytes, int64_t steps) {
+    return cheapest_blocking(block(count, wraps, boundary, l2_bytes, l3_is_far, l3_bytes), steps, true, 1).work;
 }
 
 // Stores how many cells beyond a block some steps load, per axis, whether calls join steps or not.
@@ -171,8 +172,9 @@ extern "C" void reach_of_steps(int64_t steps, int64_t* reach) {
 // Returns the cells of memory that are needed besides the fields themselves. ``every`` is the number of steps between
 // two exchanges, or 0 if there are none.
 extern "C" int64_t cells_beside_fields(const int64_t* count, const int64_t* wraps, const int64_t* boundary,
-                                       int64_t l2_bytes, int64_t l3_is_far, int64_t every, int64_t threads) {
-    Call call = block(count, wraps, boundary, l2_bytes, l3_is_far);
+                                       int64_t l2_bytes, int64_t l3_is_far, int64_t l3_bytes, int64_t every,
+                                       int64_t threads) {
+    Call call = block(count, wraps, boundary, l2_bytes, l3_is_far, l3_bytes);
     Blocking blocking = cheapest_blocking(call, every ? every : MAX_STEPS, every > 0, threads);
     if (!blocking.rows) return FIELDS * count[0] * count[1] * count[2];
     Wavefront& wavefront = *new Wavefront(call, blocking);
@@ -186,19 +188,20 @@ extern "C" int64_t cells_beside_fields(const int64_t* count, const int64_t* wrap
 // The same as `cheapest_blocking`, with a cache of the last 32 results.
 static Blocking choose_blocking(const Call& call, long steps, long threads) {
     struct Asked {
-        long key[15];
+        long key[16];
         Blocking answer;
     };
     static Asked asked[32];
     static long next = 0;
     bool one_sweep = call.edges || is_part(call);
     if (call.edges) steps = (steps + sweeps_between(call, steps) - 1) / sweeps_between(call, steps);
-    long key[15] = {
+    long key[16] = {
         min(steps, MAX_STEPS), call.edges ? 1 + call.every : -one_sweep, threads, call.count[0], call.count[1],
         call.count[2]};
     for (int a = 0; a < AXES; a++)
         key[6 + a] = call.wraps[a], key[9 + a] = 2 * call.boundary[a][0] + call.boundary[a][1];
     key[12] = call.l2_bytes, key[13] = call.l3_is_far, key[14] = call.section ? call.section[1] : 0;
+    key[15] = call.l3_bytes;
     pthread_mutex_lock(&free_list_lock);
     for (const Asked& known : asked)
         if (!memcmp(known.key, key, sizeof key)) {

@@ -4,16 +4,34 @@
 
 static inline void copy(real* to, const real* from, long n) { memcpy(to, from, n * sizeof(real)); }
 
+#if defined(__AVX__) && defined(__GNUC__) && !defined(__clang__)
+#define HAS_NON_TEMPORAL_STORES
+// Stores a vector at a multiple of 64 bytes, bypassing the caches.
+static inline void store_past_caches(real* to, vec v) {
+#ifdef __AVX512F__
+    typedef float floats __attribute__((vector_size(64)));
+    __builtin_ia32_movntps512((float*)to, (floats)v);
+#else
+    typedef float floats __attribute__((vector_size(32)));
+    union {
+        vec whole;
+        floats half[2];
+    } split = {v};
+    __builtin_ia32_movntps256((float*)to, split.half[0]);
+    __builtin_ia32_movntps256((float*)to + 8, split.half[1]);
+#endif
+}
+#endif
+
 // Copies n cells. With ``non_temporal``, stores bypass the caches where the processor supports it, for cells that are
 // not read soon.
 static void copy_out(real* to, const real* from, long n, bool non_temporal) {
-#if defined(__AVX512F__) && defined(__GNUC__) && !defined(__clang__)
-    typedef float unaligned __attribute__((vector_size(64), aligned(4), may_alias));
+#ifdef HAS_NON_TEMPORAL_STORES
     if (non_temporal && n >= 4 * LANES) {
         long skewed = (-(intptr_t)to & 63) / (long)sizeof(real);
         copy(to, from, skewed);
         for (to += skewed, from += skewed, n -= skewed; n >= LANES; to += LANES, from += LANES, n -= LANES)
-            __builtin_ia32_movntps512((float*)to, *(const unaligned*)from);
+            store_past_caches(to, *(const unaligned_vec*)from);
     }
 #endif
     copy(to, from, n);
@@ -21,15 +39,20 @@ static void copy_out(real* to, const real* from, long n, bool non_temporal) {
 
 static int64_t not_finite = 0;  // 1 if a stored result was NaN or infinite
 
-// Stores results and sets `not_finite` if any is NaN or infinite: only then is a cell minus itself not 0.
-static void store_result(real* to, const real* from, long n, bool non_temporal) {
+// Stores results, and adds each cell minus itself to ``differences``: only if a cell is NaN or infinite is that not 0.
+static void store_result(real* to, const real* from, long n, bool non_temporal, vec& differences) {
     copy_out(to, from, n, non_temporal);
-    vec differences = {};
-    real rest = 0;
+    vec found = differences;
     long x = 0;
     for (; x + LANES <= n; x += LANES)
-        differences += *(const unaligned_vec*)(from + x) - *(const unaligned_vec*)(from + x);
-    for (; x < n; x++) rest += from[x] - from[x];
+        found += *(const unaligned_vec*)(from + x) - *(const unaligned_vec*)(from + x);
+    for (; x < n; x++) found[0] += from[x] - from[x];
+    differences = found;
+}
+
+// Sets `not_finite` if any of the ``differences`` is not 0.
+static void check_finite(vec differences) {
+    real rest = 0;
     for (long l = 0; l < LANES; l++) rest += differences[l];
     if (rest != 0) __atomic_store_n(&not_finite, 1, __ATOMIC_RELAXED);
 }

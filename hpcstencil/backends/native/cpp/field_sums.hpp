@@ -153,10 +153,11 @@ struct CellSums {
     }
 };
 
-// The sums that a call takes of its results; none if ``sums`` is null.
+// The results of a call: whether they are finite, and their sums; no sums if ``sums`` is null.
 struct ResultSums {
     FieldSums* sums = nullptr;
     CellSums cells[GIVEN];
+    vec differences = {};  // as in `store_result`
 
     void begin(FieldSums* wanted) {
         sums = wanted;
@@ -165,7 +166,7 @@ struct ResultSums {
     bool wants(int f) const { return sums && f < GIVEN && sums->field[f].wanted; }
     // Stores n results of field f, and adds them to its sum if that is wanted.
     void store(int f, real* to, const real* from, long n, bool non_temporal) {
-        if (!wants(f)) return store_result(to, from, n, non_temporal);
+        if (!wants(f)) return store_result(to, from, n, non_temporal, differences);
         copy_out(to, from, n, non_temporal);
         cells[f].add_row(from, n);
     }
@@ -174,6 +175,7 @@ struct ResultSums {
         if (wants(f)) cells[f].add_row(from, n);
     }
     void end() {
+        check_finite(differences);
         for (int f = 0; f < GIVEN && sums; f++)
             if (sums->field[f].wanted) cells[f].add_to(sums->field[f]);
     }

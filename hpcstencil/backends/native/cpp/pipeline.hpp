@@ -24,7 +24,9 @@ struct Call {
     const double* clock;               // time at step 0, first step, step size, number of steps
     int64_t capacity[AXES], count[AXES], margin[AXES], width[AXES];
     int32_t wraps[AXES], boundary[AXES][2];
-    int64_t threads, l2_bytes, l3_is_far;  // bytes of the second-level cache; whether the third is a server's mesh
+    // l2_bytes: of the second-level cache. l3_is_far: whether the third is a server's mesh. l3_bytes: a core's share of
+    // it, 0 if unknown.
+    int64_t threads, l2_bytes, l3_is_far, l3_bytes;
     struct EdgeExchange* edges;            // null where no edges are exchanged inside the passes
     int64_t every;                         // steps between two exchanges of edges
     // Null for whole steps. For a section of a step: its first pass, the pass after its last, the numbers of input and
@@ -122,6 +124,7 @@ struct Ring {
     int array, step, level;                 // the array whose conditions hold at its ends, and their step
     long ahead, tail, planes, width[AXES];  // width: ghost cells that are read
     bool deep;
+    int readers, memory;  // memory: the ring whose memory it uses, see `Pipeline::share_memory`
 };
 struct Level {
     int step, pass;
@@ -175,13 +178,37 @@ struct Pipeline {
                 need(ring_of[mine.step][pass.input[n].array], mine.ahead, reach, deep, boundary0, pass.input[n].reach);
         }
         for (int n = 0; n < loaded; n++) need_at_faces(load[n], level[0].ahead, nullptr);
+        share_memory();
         for (int r = 0; r < rings; r++) {
             ring[r].ahead = level[ring[r].level].ahead;
             ring[r].planes = ring[r].ahead - ring[r].tail + 1;
             if (boundary0 && !ring[r].deep)
                 ring[r].planes = max(ring[r].planes + ring[r].width[0], 2 * ring[r].width[0] + 3);
             ring[r].planes += AT_ONCE - 1;
+            if (ring[r].memory != r) ring[r].planes = ring[ring[r].memory].planes;
         }
+    }
+
+    // Lets results overwrite what their pass reads, cell by cell, if nothing else reads it. Sums over steps, for
+    // example, then stay in one ring.
+    void share_memory() {
+        for (int q = 1; q < levels; q++)
+            for (int o = 0; o < passes[level[q].pass].outputs; o++) {
+                Ring& made = ring[output(q, o)];
+                const Pass& pass = passes[level[q].pass];
+                for (int n = 0; n < pass.inputs && may_share(made); n++) {
+                    Ring& read = ring[ring_of[level[q].step][pass.input[n].array]];
+                    if (read.readers != 1 || !may_share(read)) continue;
+                    made.memory = read.memory, read.readers = 0;
+                    ring[made.memory].tail = min(ring[made.memory].tail, made.tail);
+                    break;
+                }
+            }
+    }
+
+    // Whether a ring has neither ghost cells nor regions without values.
+    static bool may_share(const Ring& r) {
+        return !r.width[0] && !r.width[1] && !r.width[2] && !r.deep && !layers_of[r.array];
     }
 
     // The ring of the n-th result of a level.
@@ -191,7 +218,7 @@ struct Pipeline {
     }
 
     int add(int array, int step, int level_) {
-        ring[rings] = Ring{array, step, level_, 0, UNBOUNDED, 0, {0, 0, 0}, arrays[array].deep};
+        ring[rings] = Ring{array, step, level_, 0, UNBOUNDED, 0, {0, 0, 0}, arrays[array].deep, 0, rings};
         return rings++;
     }
 
@@ -202,6 +229,7 @@ struct Pipeline {
         // Ghost planes are there as soon as the planes that they mirror; deep planes are computed in their own turn.
         long slack = boundary0 && deep[0] && !ring[r].deep ? 2 * deep[0] + 1 : 0;
         from.ahead = max(from.ahead, ahead + (own ? own[0] : 0) + slack);
+        ring[r].readers++;
         ring[r].tail = min(ring[r].tail, ahead - (own ? own[0] : 0));
         for (int a = 0; a < AXES; a++) {
             long more = own ? own[a] : 0;
@@ -228,6 +256,7 @@ struct Pipeline {
             for (int a = 0; a < AXES && reach; a++) from.reach[a] = max(from.reach[a], reach[a]);
         }
         ring[r].tail = min(ring[r].tail, ahead - ring[of].width[0] - 1);
+        ring[r].readers++;
     }
 
     // Cells per row, and rows per plane, of a ring for a tile.
@@ -243,7 +272,7 @@ struct Pipeline {
     long cells(long tile1, long tile2, bool whole1, bool whole2, bool outside_layers = false) const {
         long sum = 0;
         for (int r = 0; r < rings; r++)
-            if (!outside_layers || !layers_of[ring[r].array])
+            if (ring[r].memory == r && (!outside_layers || !layers_of[ring[r].array]))
                 sum += round_up(ring[r].planes * rows(r, tile1, whole1) * pitch(r, tile2, whole2), LANES);
         return sum + 2 * LANES;  // vectors may begin before the first row and end after the last one
     }

@@ -129,10 +129,12 @@ struct Reference {
             real** swapped = now;
             now = next, next = swapped;
         }
+        vec differences = {};
         for (int f = 0; f < FIELDS; f++)
             each_row([&](long to, long from) {
-                store_result((real*)call.results[f] + to, now[f] + from, call.count[2], false);
+                store_result((real*)call.results[f] + to, now[f] + from, call.count[2], false, differences);
             });
+        check_finite(differences);
         delete one_step;
         give_back(memory);
     }

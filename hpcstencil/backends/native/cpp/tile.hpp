@@ -66,6 +66,11 @@ struct Tile {
         for (int r = 0; r < pipe.rings; r++) {
             const Ring& ring = pipe.ring[r];
             RingLayout& s = layout[r];
+            fills[r] = false;
+            if (ring.memory != r) {
+                s = layout[ring.memory], origin[r] = origin[ring.memory];
+                continue;
+            }
             long lo, hi;
             s.pitch = pipe.pitch(r, largest_tile(2), spans_axis(2));
             s.plane = pipe.rows(r, largest_tile(1), spans_axis(1)) * s.pitch;
@@ -74,7 +79,6 @@ struct Tile {
             region(ring.level, 2, lo, hi);
             origin[r] -= round_down(lo - ring.width[2], LANES);
             next += ring.planes * s.plane;
-            fills[r] = false;
             for (int a = 0; a < AXES; a++)
                 for (int e = 0; e < 2 && ring.width[a]; e++)
                     fills[r] = fills[r] || side[a][e].wraps || (side[a][e].boundary && !ring.deep);

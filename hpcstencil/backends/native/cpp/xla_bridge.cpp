@@ -24,7 +24,7 @@ struct Call {  // as in pipeline.hpp
     const double* clock;
     int64_t capacity[3], count[3], margin[3], width[3];
     int32_t wraps[3], boundary[3][2];
-    int64_t threads, l2_bytes, l3_is_far;
+    int64_t threads, l2_bytes, l3_is_far, l3_bytes;
     void* edges;
     int64_t every;
     const int64_t* section;
@@ -214,7 +214,8 @@ extern "C" XLA_FFI_Error* run_program(XLA_FFI_CallFrame* frame) {
     call.ghosts = ghosts;
     call.coordinates = coordinates;
     call.threads = *integers(given, "threads"), call.l2_bytes = *integers(given, "l2_bytes"),
-    call.l3_is_far = *integers(given, "l3_is_far"), call.every = *integers(given, "every");
+    call.l3_is_far = *integers(given, "l3_is_far"), call.l3_bytes = *integers(given, "l3_bytes"),
+    call.every = *integers(given, "every");
     int64_t failed = members ? ensemble.step_all() : advance(&call);
     if (!failed) return nullptr;
     std::string sentence = "the MPI library failed with error code " + std::to_string(failed) +
