@@ -12,7 +12,7 @@ from hpcstencil.adjoint.limits import Limits
 from hpcstencil.adjoint.problem import Unknown
 from hpcstencil.distributed.halo import Fields
 from hpcstencil.fit.lbfgs import Box, Point, Vector
-from hpcstencil.gradient.members import COMPILED, Members
+from hpcstencil.gradient.members import SHARED, Members
 from hpcstencil.gradient.other_values import SweepFor
 from hpcstencil.gradient.sweep import Result, Sweep
 from hpcstencil.numerics.topology import Range
@@ -148,7 +148,7 @@ class Evaluation:
     @classmethod
     def of(cls, members: Members, box: Box, states: Sequence[int]) -> Evaluation:
         """The evaluation of these sweeps in a box."""
-        compiled = {name: getattr(members.sweeps[0], name) for name in COMPILED}
+        compiled = {name: getattr(members.sweeps[0], name) for name in SHARED}
         return cls(members, box, states, [SweepFor(sweep, dict(compiled)) for sweep in members.sweeps])
 
     def __call__(self, unknowns: Vector) -> Point | None:
