@@ -278,7 +278,8 @@ def adjoint_of(problem: Problem, expressed: Iterable[str], verified: bool = Fals
         for one in parameters:
             found[one.field] = by_leaf.get(one.node, ZERO)
             for name, tree in trees.items() if one.kind == "number" else ():
-                term = times(seeds[name], tangent(tree, {one.node: ONE}, places, space))
+                field = next(part for part in walk(seeds[name]) if isinstance(part, Field))
+                term = times(seeds[name], tangent(tree, {one.node: ONE}, places, space, field))
                 found[one.field] = plus(found[one.field], term)
         return found
 
@@ -299,7 +300,9 @@ def adjoint_of(problem: Problem, expressed: Iterable[str], verified: bool = Fals
     products: dict[str, Node] = {}
     if verified:
         along: dict[Node, Node] = {Field(name): Field(TANGENT + name) for name in fields}
-        products["tangent"] = total([adjoints[name] * tangent(rates[name], along, places, space) for name in fields])
+        products["tangent"] = total(
+            [adjoints[name] * tangent(rates[name], along, places, space, adjoints[name]) for name in fields]
+        )
         products["adjoint"] = total([Field(TRANSPOSED + name) * Field(TANGENT + name) for name in fields])
     everything = shared(
         {
