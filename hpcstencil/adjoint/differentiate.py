@@ -91,11 +91,14 @@ def _factors(tree: Node) -> list[Node]:
     return [tree]
 
 
-def tangent(tree: Node, directions: Mapping[Node, Node], operands: Operands, space: Discretization) -> Node:
+def tangent(
+    tree: Node, directions: Mapping[Node, Node], operands: Operands, space: Discretization, field: Node = ZERO
+) -> Node:
     """The derivative of a tree along ``directions``, which map fields and parameters to their own derivatives.
 
-    If these are parameters alone, boundary values that contain fields count as constant: `transposed` has their derivatives.
-    The conditions of new operands are added to ``operands``. Raises the InputError of `Operands.continued`.
+    ``field`` is any field that is known where the result is evaluated; it is needed if the tree has operators. If the
+    directions are of parameters alone, boundary values that contain fields count as constant, as `transposed` has their
+    derivatives. The conditions of new operands are added to ``operands``. Raises the InputError of `Operands.changed`.
     """
     known: dict[Node, Node] = {}
 
@@ -103,7 +106,7 @@ def tangent(tree: Node, directions: Mapping[Node, Node], operands: Operands, spa
 
     def along(value: Node) -> Node:
         constant = not of_fields and any(isinstance(part, Field) for part in walk(value))
-        return ZERO if constant else tangent(value, directions, operands, space)
+        return ZERO if constant else tangent(value, directions, operands, space, field)
 
     for part in bottom_up(tree):
         if isinstance(part, Pointwise):
@@ -113,7 +116,8 @@ def tangent(tree: Node, directions: Mapping[Node, Node], operands: Operands, spa
             result: Node = ZERO
             for name in ("operand", "coefficient") if isinstance(part, DivGrad) else ("operand",):
                 child = getattr(part, name)
-                for slope in operands.changed(child, known[child], _axes(part, space), along):
+                slope = operands.changed(child, known[child], _axes(part, space), along, Constant(0.0) * field)
+                if slope != ZERO:
                     changed: dict[str, Any] = {name: slope}
                     result = plus(result, replace(part, **changed))
             known[part] = result

@@ -117,47 +117,42 @@ class Operands:
     def beyond(self, operand: Field, slope: Node, along: Along) -> Node:
         """The derivative of a field that is evaluated beyond boundaries. ``slope`` is that of the field, another field or 0."""
         own, walls = Field(operand.name), self.walls(range(len(self.periodic)))
-        moved: Node = ZERO
-        if isinstance(slope, Field):
-            for (axis, side), face in self.moved(own, walls, along).items():
-                assert self.added.setdefault((slope, axis, side), face) == face
-            moved = replace(slope, beyond=True)
-        return plus(moved, self.continued(own, ZERO, along)) if self.change(own, walls, along) else moved
+        if not isinstance(slope, Field):
+            return self.continued(own, ZERO, along) if self.change(own, walls, along) else ZERO
+        for (axis, side), face in self.moved(own, walls, along).items():
+            assert self.added.setdefault((slope, axis, side), face) == face
+        return replace(slope, beyond=True)
 
     def walls(self, axes: Iterable[int]) -> list[int]:
         """Those of the ``axes`` that are not periodic."""
         return [axis for axis in axes if not self.periodic[axis]]
 
-    def changed(self, operand: Node, slope: Node, axes: Iterable[int], along: Along) -> list[Node]:
-        """The derivative of an operand along a direction, as operands of the same operator, which reaches along ``axes``. Their
-        results are to be added.
+    def changed(self, operand: Node, slope: Node, axes: Iterable[int], along: Along, zero: Node) -> Node:
+        """The derivative of an operand along a direction, as an operand of the same operator, which reaches along ``axes``; the
+        constant 0 if nothing changes.
 
-        ``slope`` is the derivative of its tree, and ``along`` returns those of boundary values. Raises InputError if a mirror
-        factor changes.
+        ``slope`` is the derivative of its tree, and ``along`` returns those of boundary values. ``zero`` is a tree of fields
+        that is 0 in all cells: a tree without fields has no ghost cells of its own. Raises InputError if a mirror factor
+        changes.
         """
-        if not has_own_ghosts(operand):
-            return [] if slope == ZERO else [slope]
-        walls, found, rest = self.walls(axes), list[Node](), slope
-        if varies(slope):
-            found.append(self.placed(slope, self.moved(operand, walls, along)) if walls else slope)
-            rest = ZERO
-        if rest != ZERO or self.change(operand, walls, along):
-            found.append(self.continued(operand, rest, along))
-        return found
+        walls = self.walls(axes)
+        if not has_own_ghosts(operand) or (slope == ZERO and not self.change(operand, walls, along)):
+            return slope
+        tree = slope if varies(slope) else plus(slope, zero)
+        return self.placed(tree, self.moved(operand, walls, along)) if walls else tree
 
     def moved(self, operand: Node, walls: Iterable[int], along: Along) -> dict[tuple[int, int], Face]:
-        """The conditions of the derivative of an operand on these axes, with the derivatives of values that have fields."""
+        """The conditions of the derivative of an operand on these axes."""
         faces = self.mirrored(operand, dict.fromkeys(walls, 1), 1, tangent=True)
         for (axis, side), face in faces.items():
-            given = self.face(operand, axis, side)
-            if with_fields(given):
-                faces[axis, side] = replace(face, values=(*face.values[:-1], self.slope(axis, given, along)))
+            slope = self.slope(axis, self.face(operand, axis, side), along)
+            faces[axis, side] = replace(face, values=(*face.values[:-1], slope))
         return faces
 
     def change(self, operand: Node, walls: Iterable[int], along: Along) -> bool:
-        """Whether boundary values without fields change on these axes."""
+        """Whether boundary values change on these axes."""
         faces = [(axis, self.face(operand, axis, side)) for axis in walls for side in (0, 1)]
-        return any(self.slope(axis, face, along) != ZERO for axis, face in faces if not with_fields(face))
+        return any(self.slope(axis, face, along) != ZERO for axis, face in faces)
 
     def slope(self, axis: int, face: Face, along: Along) -> Node:
         """The derivative of the last value of a face, of which ghost cells are a linear function. Raises InputError if others,
@@ -173,7 +168,7 @@ class Operands:
     def continued(self, operand: Node, tree: Node, along: Along) -> Node:
         """The derivative of an operand, where ``tree`` is that in the cells, in ghost cells too: a function of the coordinates.
 
-        ``tree`` contains no fields. Boundary values with fields count as constant.
+        ``tree`` and the derivatives of boundary values contain no fields.
         """
         for axis, periodic in enumerate(self.periodic):
             x, (lower, upper), width = Coordinate(axis), self.domain[axis], self.spacing[axis]
@@ -186,7 +181,7 @@ class Operands:
             for side, boundary in enumerate((lower, upper)):
                 face = self.face(operand, axis, side)
                 kind = KINDS[face.kind]
-                slope = ZERO if with_fields(face) else on_plane(self.slope(axis, face, along), axis, boundary)
+                slope = on_plane(self.slope(axis, face, along), axis, boundary)
                 if inner == ZERO and slope == ZERO:
                     continue
                 factor = [on_plane(value, axis, boundary) for value in face.values[:-1]]

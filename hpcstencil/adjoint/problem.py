@@ -279,7 +279,8 @@ def adjoint_of(problem: Problem, expressed: Iterable[str], verified: bool = Fals
             terms = Sum()
             terms.add(by_leaf.get(one.node, ZERO))
             for name, tree in trees.items() if one.kind == "number" else ():
-                terms.add(times(seeds[name], tangent(tree, {one.node: ONE}, places, space)))
+                field = next(part for part in walk(seeds[name]) if isinstance(part, Field))
+                terms.add(times(seeds[name], tangent(tree, {one.node: ONE}, places, space, field)))
             found[one.field] = terms.tree
         return found
 
@@ -301,7 +302,9 @@ def adjoint_of(problem: Problem, expressed: Iterable[str], verified: bool = Fals
     products: dict[str, Node] = {}
     if verified:
         along: dict[Node, Node] = {Field(name): Field(TANGENT + name) for name in fields}
-        products["tangent"] = total([adjoints[name] * tangent(rates[name], along, places, space) for name in fields])
+        products["tangent"] = total(
+            [adjoints[name] * tangent(rates[name], along, places, space, adjoints[name]) for name in fields]
+        )
         products["adjoint"] = total([Field(TRANSPOSED + name) * Field(TANGENT + name) for name in fields])
     everything = shared(
         {

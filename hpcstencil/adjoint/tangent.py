@@ -93,14 +93,17 @@ def tangent_of(problem: Problem, expressed: Iterable[str], keys: Sequence[str]) 
         elif one.kind == "array":
             given[one.node] = Field(TANGENT + parameter_field(one.name).name)
     along: dict[Node, Node] = {**given, **{Field(name): Field(TANGENT + name) for name in problem.trees}}
-    slopes = {TANGENT + name: tangent(plain[name], along, places, space) for name in problem.trees}
+    slopes = {
+        TANGENT + name: tangent(plain[name], along, places, space, Field(TANGENT + name)) for name in problem.trees
+    }
     at_start = {
         TANGENT + name: tangent(problem.initial[name], given, places, space)
         for name in expressed
         if name in problem.initial and name in problem.trees
     }
+    first = next(iter(problem.trees))
     of_reductions: dict[Node, Node] = {
-        part: replace(part, operand=tangent(plain[f"operand {n}"], along, places, space))
+        part: replace(part, operand=tangent(plain[f"operand {n}"], along, places, space, Field(TANGENT + first)))
         for n, part in enumerate(reductions)
     }
     objective = {

@@ -26,6 +26,7 @@ from hpcstencil.simulation.prepared import Decomposed
 from hpcstencil.simulation.simulation import Simulation
 from hpcstencil.symbolic.expressions import PARAMETER_FIELD, Constant, Reduction
 from hpcstencil.validation.errors import InputError
+from hpcstencil.validation.messages import shown
 
 Advance = Callable[[Fields, Parameters, StepRange], Any]
 
@@ -116,6 +117,11 @@ class Reverse:
                 "gradient.storage: jax.grad stores states in memory; remove it, or use sim.value_and_gradient()"
             )
         refuse_ensemble(problem, "derivatives of sim.function")
+        if problem.method.multistep:
+            raise InputError(
+                "numerics.integrator: derivatives of sim.function are not available yet with "
+                f"{shown(problem.config.numerics.integrator)}; use sim.value_and_gradient()"
+            )
         names = [*wanted.numbers, *(name.removeprefix(PARAMETER_FIELD) for name in wanted.arrays)]
         of = (f"initial.{problem.shown[0]}", *(f"equation.{name}" for name in names))
         gradient = replace(problem.config.gradient, of=of)
@@ -133,7 +139,7 @@ class Reverse:
         self, simulation: Simulation, backward: Simulation, adjoint: Adjoint, wanted: Wanted, count: int
     ) -> None:
         self.backward, self.adjoint, self.wanted, self.count = backward, adjoint, wanted, count
-        self.changing = simulation.problem.changing
+        self.changing = tuple(simulation.problem.trees)
         self.forward_step, self.backward_step = (
             one.steps.inside() if one.steps.inside else one.steps.advance for one in (simulation, backward)
         )

@@ -38,7 +38,7 @@ PROBLEMS = {
         {
             "x": {"cpml": {"width": 0.6, "speed": 1.3}},
             "y": {
-                "lower": "open",
+                "lower": {"sponge": {"width": 0.5, "strength": 9.0}},
                 "upper": {"cpml": {"width": 0.5, "speed": 1.3}},
             },
         },
