@@ -24,7 +24,7 @@ from typing import Any
 from common import HEAT, ROOT, launched, machine, output_of, software
 from messages import WAVE
 
-from hpcstencil.problem.decomposition import MOST_STEPS
+from hpcstencil.problem.decomposition import MOST_STEPS, most_steps
 
 PAGE = ROOT / "docs" / "scaling.md"
 RANKS = (1, 2, 4)
@@ -81,8 +81,9 @@ def measure_as_rank(path: str) -> None:
             costs = measured_costs(lowered, decomposed.problem, decomposed.topology, communicator)
             auto = prepared_with(decomposed, native, communicator, costs=costs).plan.every
             ways[exchange] = decomposed, costs, auto
+        most = most_steps(problem, next(iter(ways.values()))[0].topology)
         counts = {auto for _, _, auto in ways.values()} | ({1} if alone else set(COUNTS))
-        for every in sorted(counts):
+        for every in sorted(k for k in counts if k <= most):
             runs, held, predicted = {}, [], {}
             for exchange, (decomposed, costs, _) in ways.items():
                 simulation = compose(prepared_with(decomposed, native, communicator, every), communicator, devices)
