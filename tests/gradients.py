@@ -1,4 +1,4 @@
-"""What the tests of gradients share: the reverse sweep of an input given as tables, Taylor remainders, and interruptions."""
+"""Shared parts of the tests of gradients: the reverse sweep of an input given as tables, Taylor remainders, interruptions."""
 
 import time
 from collections.abc import Iterable, Mapping

@@ -52,7 +52,7 @@ def components(members: Members) -> dict[str, tuple[Unknown, int]]:
 
 
 def of_components(given: Mapping[str, T], members: Members) -> dict[str, T]:
-    """What is given for unknowns, by key, for the components of each."""
+    """The values given for unknowns, by key, for the components of each."""
     return {name: given[one.key] for name, (one, _) in components(members).items() if one.key in given}
 
 

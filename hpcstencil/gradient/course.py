@@ -1,4 +1,4 @@
-"""The course of a reverse sweep: the place that it has reached, and what accompanies it from call to call."""
+"""The course of a reverse sweep: the place that it has reached, and hooks that it calls between compiled calls."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Reached:
 
 
 class Course:
-    """What accompanies a reverse sweep: this one does nothing. All methods are collective."""
+    """The hooks that a reverse sweep calls; these do nothing. All methods are collective."""
 
     @property
     def reached(self) -> Reached | None:
@@ -46,7 +46,7 @@ class Course:
         yield
 
     def check(self) -> None:
-        """Raise StoppedEarly, on all processes, if the sweep must stop. It is between two calls, and its place the same."""
+        """Raise StoppedEarly, on all processes, if the sweep must stop. The sweep is between two calls at the same place."""
 
     def moved(self, reached: Reached) -> None:
         """Note the place that the sweep has reached. Raises StoppedEarly as `check`."""

@@ -1,6 +1,6 @@
 """The objective and gradient of an ensemble: sums over its members.
 
-The members are swept one after the other, each as if it were alone, with the same compiled code. So each has the bits of the
+The members are swept one after the other, each as if it were alone, with the same compiled code. So each has the same bits as a
 single run, the sum has the same bits for every decomposition, and the memory is that of one run. A single run is the only
 member of its own.
 """

@@ -86,10 +86,8 @@ class Resumable(Course):
         self.output, self.asked, self.communicator = output, members.config.checkpoint, communicator
         cells = math.prod(simulation.plan.topology.capacity())
         self.pace = Pace(simulation.steps.first_cells // cells, communicator, Stopwatch())
-        self.writing, self.calling = (
-            seconds_to_checkpoint(problem),
-            0.0,
-        )  # durations of a checkpoint, and of the last call
+        self.writing = seconds_to_checkpoint(problem)  # the duration of a checkpoint
+        self.calling = 0.0  # the duration of the last call
         walltime = Walltime(self.asked.walltime, communicator, started)
         self.stops = StopRequests(request, walltime, lambda: self.writing + self.calling, communicator)
         self.last, self.taken, self.saved = time.monotonic(), 0, -1

@@ -161,7 +161,7 @@ class ArrayInMemory:
 
 @dataclass(frozen=True)
 class ArrayOfMember:
-    """What the member number ``member`` of an ensemble has of an ``array``, with the methods of `ArrayFile`.
+    """The part of an ``array`` for the member number ``member`` of an ensemble, with the methods of `ArrayFile`.
 
     That is the whole array, or its part at this index if its first axis is that of the ``members``. In an HDF5 file only arrays
     of receivers and the fields of an ensemble's output have such an axis: other datasets with an axis more than the grid are
