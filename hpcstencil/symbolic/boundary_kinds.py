@@ -69,11 +69,11 @@ class Kind:
 
     ghost: Callable[..., Any]
     matching: Callable[[tuple[Node, ...], Node, Node], tuple[Node, ...]]
-    mirrored: Callable[[int, float, tuple[Node, ...]], Face | None]
     values: tuple[str, ...] = ("value",)
     example: str = "0.0"
     on_face: bool = False
     refuse: Callable[..., str] = lambda *values: ""
+    mirrored: Callable[[int, float, tuple[Node, ...]], Face | None] = lambda parity, dx, values: None
     factor_varies: bool = False
 
 

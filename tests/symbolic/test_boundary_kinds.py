@@ -71,6 +71,6 @@ def test_a_kind_that_nobody_knows_is_an_error(kernel):
 
 
 def test_the_input_knows_the_kinds_that_have_values():
-    assert set(boundary_conditions.GHOST_KINDS) == set(KINDS) - {boundary_kinds.WALL}
+    assert set(boundary_conditions.GHOST_KINDS) == set(KINDS) - {boundary_kinds.WALL, boundary_kinds.OUTSIDE}
     with pytest.raises(InputError, match="boundary.x.lower.robin: expected a or b other than 0"):
         problem_of(**tables({"robin": {"a": 0.0, "b": 0.0, "value": 1.0}}))
