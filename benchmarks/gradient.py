@@ -1,9 +1,9 @@
 """Measure the cost of gradients: the time of the forward and the reverse sweep, against one forward run, interleaved.
 
 The rows are those of docs/gradients.md. Each row runs in a process of its own, which also tells its peak memory, and the memory
-by plan. What the compilers take is left out: that by which the same row on SMALL cells per axis exceeds its plan. With `jax`
-the gradient by jax.grad of array code with as many stored states is measured too: segments of equal length, each of which is
-computed again from its first state.
+by plan. The memory of the compilers is left out; it is estimated as the amount by which the same row on SMALL cells per axis
+exceeds its plan. With `jax` the gradient by jax.grad of array code with the same number of stored states is measured too:
+segments of equal length, each of which is computed again from its first state.
 
 .venv/bin/python benchmarks/gradient.py [cells per axis] [steps] [stored states] [rounds] [jax] [case ...]
 """

@@ -262,14 +262,14 @@ class Walls:
         axis, side, k = row
         kind, height = KINDS[face.kind], (2 * k - 1) * self.space.spacing[axis]
         if not kind.factor_varies:
-            (value,) = face.values
             return Constant(kind.ghost(float, 1.0, height, 0.0))
-        values = [on_plane(value, axis, self.operands.domain[axis][side]) for value in face.values[:-1]]
-        if any(isinstance(part, Field) for value in values for part in walk(value)) and (k > 1 or rest):
+        coefficients = replace(face, values=face.values[:-1])
+        if with_fields(coefficients) and (k > 1 or rest):
             raise InputError(
                 f"boundary.{AXES[axis]}: gradients are not available yet with {face.kind} whose coefficients are arrays, and "
                 "stencils that need more than one ghost cell; set numerics.order = 2, or give expressions"
             )
+        values = [on_plane(value, axis, self.operands.domain[axis][side]) for value in coefficients.values]
         return self.at(kind.ghost(Constant, ONE, Constant(height), *values, ZERO), rest)
 
 

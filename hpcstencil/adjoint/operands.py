@@ -92,7 +92,10 @@ class Operands:
                             "coefficients depend on the place; give numbers"
                         )
                 mirrored = kind.mirrored(parity, self.spacing[axis], face.values)
-                assert mirrored is not None  # `beyond_walls` has transposes for other conditions
+                if mirrored is None:
+                    raise InputError(
+                        f"{where}: gradients are not available yet with {face.kind}; use another condition"
+                    )
                 found[axis, side] = mirrored
         return found
 
@@ -187,9 +190,8 @@ class Operands:
                 factor = [on_plane(value, axis, boundary) for value in face.values[:-1]]
                 ghosts: Node = ZERO
                 for k in reversed(range(1, self.rows[axis] + 1)):
-                    height = (
-                        2 * k - (not kind.on_face)
-                    ) * width  # to the mirror image; a shift, since trees have operators
+                    # The mirror image is at this distance. It is shifted, because trees have operators.
+                    height = (2 * k - (not kind.on_face)) * width
                     image = _replaced(inner, x, x - height if side else x + height)
                     row = kind.ghost(Constant, image, Constant(height), *factor, slope)
                     if kind.on_face and side and k == 1:

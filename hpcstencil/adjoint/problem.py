@@ -62,6 +62,8 @@ RECORDED, SAMPLED, REMEMBERED = "recorded", "sampled", "remembered"  # three mor
 OF_APART = "apart "  # and the name of a field: the part of its time derivative that a two-step method treats apart
 SAMPLES_SEED = "samples seed"  # the derivative of the objective with respect to what receivers record
 OBJECTIVE = "objective"
+# (trees, seeds, prefix of names) -> the derivatives of Σ seeds·trees by name
+Derivatives = Callable[[Mapping[str, Node], Mapping[str, Node], str], dict[str, Node]]
 
 
 @dataclass(frozen=True)
@@ -286,12 +288,10 @@ def adjoint_of(problem: Problem, expressed: Iterable[str], verified: bool = Fals
 
     adjoints = {name: Field(ADJOINT + name) for name in fields}
     trees = derivatives(rates, adjoints, TRANSPOSED)
-    apart = {name: plain[OF_APART + name] for name in problem.apart}
-    parts, begun = _two_step(problem.method, rates, apart, derivatives) if problem.method.multistep else ({}, {})
-    for group in sorted(set(problem.groups.values())) if one_by_one(problem.method) else ():
-        own = {name: tree for name, tree in rates.items() if problem.groups[name] == group}
-        found = derivatives(own, adjoints, ADJOINT)
-        parts[group] = {name: tree for name, tree in found.items() if tree != ZERO}
+    parts, begun = _by_group(problem, rates, derivatives), dict[str, Node]()
+    if problem.method.multistep:
+        apart = {name: plain[OF_APART + name] for name in problem.apart}
+        parts, begun = _two_step(problem.method, rates, apart, derivatives)
     end, sampled = (
         derivatives(given, {name: Field(name) for name in given}, ADJOINT) for given in (operands, recorded)
     )
@@ -357,11 +357,19 @@ def adjoint_of(problem: Problem, expressed: Iterable[str], verified: bool = Fals
     return Adjoint(unknowns, adjoint, reductions, slopes, outer, problem, of_sample, parts)
 
 
+def _by_group(problem: Problem, rates: Mapping[str, Node], derivatives: Derivatives) -> dict[int, dict[str, Node]]:
+    """The parts of the transposed right-hand sides that come from the adjoint.u of each group, if the method moves one group
+    at a time; otherwise empty. ``derivatives`` returns those of Σ seeds·trees."""
+    parts = dict[int, dict[str, Node]]()
+    for group in sorted(set(problem.groups.values())) if one_by_one(problem.method) else ():
+        own = {name: tree for name, tree in rates.items() if problem.groups[name] == group}
+        found = derivatives(own, {name: Field(ADJOINT + name) for name in own}, ADJOINT)
+        parts[group] = {name: tree for name, tree in found.items() if tree != ZERO}
+    return parts
+
+
 def _two_step(
-    method: Method,
-    rates: Mapping[str, Node],
-    apart: Mapping[str, Node],
-    derivatives: Callable[[Mapping[str, Node], Mapping[str, Node], str], dict[str, Node]],
+    method: Method, rates: Mapping[str, Node], apart: Mapping[str, Node], derivatives: Derivatives
 ) -> tuple[dict[int, dict[str, Node]], dict[str, Node]]:
     """The parts of `stages.reversed_two_step`, and what adjoint.u and gradient.p are at t = 0 by the slopes remembered first.
 

@@ -42,7 +42,7 @@ def fit(
     from hpcstencil.adjoint.members import differing, single_runs
     from hpcstencil.adjoint.problem import adjoint_of, unknowns_of
     from hpcstencil.adjoint.run_steps import refuse_following
-    from hpcstencil.cli.prepare import decomposed_of, devices_of, listed, problem_of, processes
+    from hpcstencil.cli.prepare import decomposed_of, devices_of, problem_of, processes
     from hpcstencil.config.paths import check_output_path
     from hpcstencil.config.settings import FitConfig
     from hpcstencil.runtime.communicator import agree, from_rank_0
@@ -66,31 +66,22 @@ def fit(
         decomposed = decomposed_of(first, communicator.size, count)
         local = agree(communicator, lambda: start_jax(count))
 
-        from hpcstencil.checkpoint.paths import list_checkpoints
         from hpcstencil.fit.checkpoints import newest
         from hpcstencil.fit.file import write
         from hpcstencil.fit.run import Duration, fitted
         from hpcstencil.fit.unknowns import by_unknown
-        from hpcstencil.gradient.members import members_of
+        from hpcstencil.gradient.members import listed, members_of
         from hpcstencil.gradient.origin import kernels_in
-        from hpcstencil.gradient.resumable import stored_beside
-        from hpcstencil.gradient.stored_states import list_states, remove_states
+        from hpcstencil.gradient.resumable import refuse_existing, stored_beside
+        from hpcstencil.gradient.stored_states import remove_states
         from hpcstencil.io.output_lock import claimed
         from hpcstencil.python.gradient import gathered_blocks
         from hpcstencil.simulation.event_loop import StopRequests
         from hpcstencil.simulation.start import composed
 
-        def check() -> None:
-            files = [*list_checkpoints(path), *list_states(path)]
-            exists = path if path.exists() else next(iter(files), None)
-            if exists is not None and not overwrite and not resume:
-                raise InputError(
-                    f"{exists}: exists already; say --resume to continue this fit, --overwrite to begin again, or choose "
-                    "another --output"
-                )
-
         with claimed([path], communicator):
-            from_rank_0(communicator, check)
+            if not (resume or overwrite):
+                from_rank_0(communicator, lambda: refuse_existing(path, "fit"))
             remove_states(path, communicator)
             resumed = newest(path, communicator) if resume else None
             before = ("", "") if resumed is None else from_rank_0(communicator, lambda: kernels_in(resumed))

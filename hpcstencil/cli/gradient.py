@@ -80,7 +80,7 @@ def gradient(
 
         with claimed([path], communicator) as claims:
             if not (resume or overwrite or verify):
-                from_rank_0(communicator, lambda: refuse_existing(path))
+                from_rank_0(communicator, lambda: refuse_existing(path, "gradient"))
             newest = newest_of(path, communicator, 0 if problem.members else None) if resume else None
             before = ("", "") if newest is None else from_rank_0(communicator, lambda: kernels_in(newest))
             forward = composed(decomposed, local, communicator, before[0])
@@ -104,9 +104,8 @@ def _compute(members: Members, claim: Claim, newest: Path | None, overwrite: boo
     The gradient continues from the file ``newest``, unless it is None. Raises StoppedEarly, on all processes, after the signal
     in ``request`` or at the walltime.
     """
-    from hpcstencil.cli.prepare import listed
     from hpcstencil.gradient.file import refuse_other, write
-    from hpcstencil.gradient.members import told
+    from hpcstencil.gradient.members import listed, told
     from hpcstencil.gradient.resumable import Resumable, remove
     from hpcstencil.python.gradient import collected
     from hpcstencil.runtime.communicator import from_rank_0

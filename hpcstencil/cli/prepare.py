@@ -6,9 +6,6 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from hpcstencil.config.reader import load
 from hpcstencil.config.settings import Config
@@ -65,11 +62,6 @@ def decomposed_of(problem: Problem, processes: int, devices: int) -> Decomposed:
     if decomposed.thin:
         say("blocks are thin: halos are exchanged for every stage of the integrator")
     return decomposed
-
-
-def listed(numbers: Any) -> str:
-    """A number, or one per member of an ensemble, as text."""
-    return ", ".join(f"{number:.10g}" for number in np.atleast_1d(numbers))
 
 
 @contextmanager

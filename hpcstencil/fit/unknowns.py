@@ -37,7 +37,7 @@ class OwnBlock:
 
 
 def components(members: Members) -> dict[str, tuple[Unknown, int]]:
-    """The components of the vectors of a fit: (unknown, member whose it is), by a name of their own.
+    """The components of the vectors of a fit, by a name of their own: (unknown, number of its member).
 
     An unknown in which the members of an ensemble differ has a component for each, named KEY[MEMBER]. Any other has one, which
     belongs to the first member and is shared by all.

@@ -56,7 +56,7 @@ class Results:
     sums: Fields = field(default_factory=dict)
 
     def add(self, sweep: Sweep, result: Result, own: frozenset[str]) -> None:
-        """Add the result of the next member, whose sweep this is."""
+        """Add the ``result`` of the next member, which this ``sweep`` has computed."""
         self.values.append(result.value)
         for key, value in result.numbers.items():
             self.numbers.setdefault(key, []).append(value)
@@ -123,7 +123,7 @@ class Members:
         return math.fsum(self.at(number, of) for number in range(len(self.sweeps)))
 
     def at(self, number: int, of: Callable[[int, Sweep], T]) -> T:
-        """Return the result of ``of`` for the member with this number, which is said in a NumericsError."""
+        """Return the result of ``of`` for the member with this number. A NumericsError names the member."""
         try:
             return of(number, self.sweeps[number])
         except NumericsError as error:
@@ -206,3 +206,8 @@ def told(plans: Sequence[SweepPlan]) -> str:
     of = "" if count == 1 else f"{count} members one after the other: "
     steps, taken = (sum(getattr(plan, name) for plan in plans) for name in ("steps", "taken"))
     return f"{of}{steps} steps, {first.states} stored states, {taken} steps in all before their reversal"
+
+
+def listed(numbers: Any) -> str:
+    """A number, or one per member of an ensemble, as text."""
+    return ", ".join(f"{number:.10g}" for number in np.atleast_1d(numbers))

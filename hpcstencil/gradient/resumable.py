@@ -1,4 +1,4 @@
-"""A gradient that stops on request and continues later, by checkpoints and by stored states in files."""
+"""A gradient that can be stopped and continued: it writes checkpoints, and may keep its stored states in files."""
 
 from __future__ import annotations
 
@@ -27,12 +27,15 @@ from hpcstencil.simulation.stepping import Pace
 from hpcstencil.validation.errors import InputError, NumericsError, StoppedEarly
 
 
-def refuse_existing(output: Path) -> None:
-    """Raise InputError if the file ``output`` of a gradient exists, or files of an interrupted one beside it."""
+def refuse_existing(output: Path, what: str) -> None:
+    """Raise InputError if the file ``output`` of a gradient or fit exists, or files of an interrupted one beside it.
+
+    ``what`` is "gradient" or "fit".
+    """
     exists = output if output.exists() else next(iter([*list_checkpoints(output), *list_states(output)]), None)
     if exists is not None:
         raise InputError(
-            f"{exists}: exists already; say --resume to continue this gradient, --overwrite to begin again, or choose another "
+            f"{exists}: exists already; say --resume to continue this {what}, --overwrite to begin again, or choose another "
             "--output"
         )
 

@@ -114,8 +114,13 @@ def prepared_with(
     the problem.
     """
     problem, topology, lowered = decomposed.problem, decomposed.topology, decomposed.lowered(choice.kernel)
-    every, seconds = decomposed.interval if every is None else every, None
-    if every is None:
-        every, seconds = from_rank_0(communicator, lambda: lowered.steps_per_exchange(topology, costs))
-    reach = from_rank_0(communicator, lambda: lowered.reach(topology, every))
-    return Prepared(problem, Plan.of(problem, topology, every, seconds, reach), choice, lowered)
+    given = decomposed.interval if every is None else every
+
+    def chosen() -> tuple[int, float | None, tuple[int, ...] | None]:
+        """The number of steps between two exchanges, the seconds per step, and the reach of the steps."""
+        k, seconds = lowered.steps_per_exchange(topology, costs) if given is None else (given, None)
+        return k, seconds, lowered.reach(topology, k)
+
+    alone = given is not None and not exchanges(problem, topology)
+    plan = Plan.of(problem, topology, *((given, None, None) if alone else from_rank_0(communicator, chosen)))
+    return Prepared(problem, plan, choice, lowered)

@@ -1,4 +1,4 @@
-"""SIGKILL of a rank of a gradient, again and again, signals, and a full disk: it continues, and ends with the same bits."""
+"""Gradients with killed ranks, after a signal, or on a full disk: they continue, and end with the same bits."""
 
 import os
 import random
@@ -84,7 +84,7 @@ def test_a_signal_stops_it_and_it_continues(tmp_path, whole):
 
 @pytest.mark.parametrize("processes", [2, pytest.param(0, marks=pytest.mark.long)])
 def test_a_disk_that_is_filled_up(tmp_path, whole, processes):
-    """The space that was free at the beginning is taken by somebody else; later there is more, and the gradient continues."""
+    """Another program takes the space that was free at the beginning; later there is more, and the gradient continues."""
     (tmp_path / "input.toml").write_text(INPUT)
     with small_disk(tmp_path / "disk", 1) as disk:
         command = ("gradient", "input.toml", "--set", 'gradient.storage="disk"', "-o", "disk/g.h5")

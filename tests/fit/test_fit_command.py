@@ -120,7 +120,7 @@ def test_a_continued_fit_has_the_same_bits(command, monkeypatch):
 
 
 def test_states_on_disk_give_the_same_bits(command):
-    """A fit that is killed leaves states, which the one that continues removes."""
+    """A killed fit leaves states behind; the fit that continues removes them."""
     few = ("--quiet", "--set", "fit.steps=2")
     assert command("fit", "input.toml", "-o", "memory.h5", *few)[0] == 0
     disk = ("fit", "input.toml", "-o", "disk.h5", *few, "--set", 'gradient.storage="disk"')

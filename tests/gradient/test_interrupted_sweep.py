@@ -1,4 +1,4 @@
-"""Reverse sweeps whose states are on disk, and sweeps that are interrupted and continue: the same bits, and what is refused."""
+"""Sweeps with states on disk, and interrupted sweeps that continue: they give the same bits as other sweeps; refusals."""
 
 import os
 import re
@@ -86,7 +86,7 @@ def test_an_interrupted_sweep_has_the_same_bits(tmp_path, name, storage, kernel)
 
 @pytest.mark.parametrize("states", [2, 3, 5])
 def test_the_schedule_continues_from_any_place(states):
-    """With the states that are stored there, and no state too many."""
+    """It uses the states that are stored there, and never stores too many."""
     steps = 20
     for interrupted in range(1, len([*actions(steps, states)])):
         stored, end = {0}, steps

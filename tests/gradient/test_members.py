@@ -1,4 +1,4 @@
-"""Gradients of ensembles: sums over the members with the bits of single runs, data per member, and what is refused."""
+"""Gradients of ensembles: each member gives the same bits as a single run; data per member; refusals."""
 
 import math
 import tomllib

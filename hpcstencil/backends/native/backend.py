@@ -21,7 +21,7 @@ from hpcstencil.backends.native.cost_model import (
 from hpcstencil.backends.native.program import Program, program
 from hpcstencil.numerics.grid import AXES
 from hpcstencil.numerics.topology import Topology
-from hpcstencil.problem.decomposition import Costs, Plan, exchanges, most_steps
+from hpcstencil.problem.decomposition import Costs, Plan, most_steps
 from hpcstencil.problem.problem import Problem
 from hpcstencil.runtime.communicator import Communicator
 from hpcstencil.runtime.threads import threads_for
@@ -113,9 +113,7 @@ class LoweredToNative:
         return steps_between_exchanges(self.program, self.problem, topology, costs)
 
     def reach(self, topology: Topology, every: int) -> tuple[int, ...] | None:
-        if not every or not exchanges(self.problem, topology):  # sections know their own reach
-            return None
-        return reach_of_steps(self.program, topology.ndim, every)
+        return reach_of_steps(self.program, topology.ndim, every) if every else None  # sections know their own reach
 
     def cells_held(self, plan: Plan) -> tuple[int, int]:
         """Return (values held between steps, values held while stepping) on each device; see `backend.Lowered`.

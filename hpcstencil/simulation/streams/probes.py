@@ -41,12 +41,8 @@ class Probes(Stream):
     def __init__(self, output: Output) -> None:
         simulation = output.simulation
         problem = simulation.problem
-        self.output, self.simulation, self.receivers, self.copies = (
-            output,
-            simulation,
-            problem.receivers,
-            problem.copies,
-        )
+        self.output, self.simulation = output, simulation
+        self.receivers, self.copies = problem.receivers, problem.copies
         self.every = math.gcd(*(each.every for each in self.receivers.values()))
         self.part = parts_of(simulation, self.receivers)
         fitting = BUFFER // max(1, self.part.size * simulation.dtype.itemsize * self.copies)
