@@ -1,4 +1,4 @@
-"""A figure of a fit: its convergence, and the fields that were found."""
+"""A figure of a fit: its convergence, and the fields and time series that were found."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ class FitResult:
 
     ``objective`` and ``norm`` have a value per iteration, that of the start first. ``fields`` are the arrays that were found,
     of which those with three axes are cut in the middle of z, and ``numbers`` the numbers. Those in which the members of an
-    ensemble differ are named KEY[MEMBER]. ``coordinates`` are those of the cells, by axis.
+    ensemble differ are named KEY[MEMBER]. ``coordinates`` are those of the cells, by axis. ``series`` are the time series, as
+    (times, samples).
     """
 
     title: str
@@ -41,6 +42,7 @@ class FitResult:
     numbers: Mapping[str, float]
     fields: Mapping[str, NDArray[np.floating]]
     coordinates: Mapping[str, NDArray[np.float64]]
+    series: Mapping[str, tuple[NDArray[np.float64], NDArray[np.float64]]]
 
 
 def is_fit(path: str | Path) -> bool:
@@ -54,9 +56,12 @@ def read_fit(path: str | Path) -> FitResult:
     path = Path(path)
     with opened(path) as file:
         found = attributes(path, file)
-        fields, values = dict[str, Any](), dict[str, float]()
+        fields, values, series = dict[str, Any](), dict[str, float](), dict[str, Any]()
         for key in json_attribute(path, found, "unknowns", []):
             dataset = _dataset(path, file, key)
+            if f"{key}.time" in file:
+                series[key] = _dataset(path, file, f"{key}.time")[:], dataset[:]
+                continue
             of_members = dataset.ndim > 0 and [*dataset.dims[0].keys()] == ["member"]
             for member in range(len(dataset)) if of_members else (None,):
                 name, shape = (key, dataset.shape) if member is None else (f"{key}[{member}]", dataset.shape[1:])
@@ -69,7 +74,7 @@ def read_fit(path: str | Path) -> FitResult:
         history = [_dataset(path, file, f"history/{name}")[:] for name in ("objective", "gradient_norm")]
         coordinates = {axis: file[axis][:] for axis in AXES if axis in file}
     title = printable(str(found.get("title", "")).strip() or path.stem)
-    return FitResult(title, history[0], history[1], values, fields, coordinates)
+    return FitResult(title, history[0], history[1], values, fields, coordinates, series)
 
 
 def _dataset(path: Path, file: h5py.File, name: str) -> h5py.Dataset:
@@ -79,8 +84,9 @@ def _dataset(path: Path, file: h5py.File, name: str) -> h5py.Dataset:
 
 
 def fit_figure(result: FitResult) -> Figure:
-    """Draw the objective and the gradient norm against the iteration, and a panel for each of the first four fields."""
-    shown = list(result.fields)[:MOST_FIELDS]
+    """Draw the objective and the gradient norm against the iteration, and a panel for each of the first four time series and
+    fields."""
+    shown = [*result.series, *result.fields][:MOST_FIELDS]
     figure = Figure(figsize=(4.4 * (1 + len(shown)), 3.9), layout="constrained")
     FigureCanvasAgg(figure)
     panels = figure.subplots(1, 1 + len(shown), squeeze=False)[0]
@@ -88,7 +94,10 @@ def fit_figure(result: FitResult) -> Figure:
     figure.suptitle(title, x=0.02, ha="left", fontsize=11.5, color="0.1")
     _convergence(panels[0], result)
     for axes, name in zip(panels[1:], shown, strict=True):
-        _field(figure, axes, result, name)
+        if name in result.series:
+            _series(axes, result, name)
+        else:
+            _field(figure, axes, result, name)
     return figure
 
 
@@ -104,6 +113,15 @@ def _convergence(axes: Axes, result: FitResult) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(True)
     axes.legend(frameon=False, fontsize=9)
+    open_frame(axes)
+
+
+def _series(axes: Axes, result: FitResult, name: str) -> None:
+    times, samples = result.series[name]
+    axes.set_title(as_text(name), loc="left", fontsize=10, color="0.1")
+    axes.set_xlabel("t")
+    axes.plot(times, samples, color=LINE)
+    axes.grid(True)
     open_frame(axes)
 
 

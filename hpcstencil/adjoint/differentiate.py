@@ -31,7 +31,6 @@ from hpcstencil.symbolic.expressions import (
     Node,
     Noise,
     Operator,
-    Parameter,
     Pointwise,
     bottom_up,
     shared,
@@ -137,7 +136,7 @@ def transposed(
     trees: Mapping[str, Node],
     seeds: Mapping[str, Node],
     leaves: Collection[Field],
-    numbers: Collection[Parameter],
+    numbers: Collection[Node],
     operands: Operands,
     space: Discretization,
 ) -> dict[Node, Node]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -15,7 +16,7 @@ from hpcstencil.problem.build import initial_expression
 from hpcstencil.problem.problem import Problem
 from hpcstencil.symbolic.expressions import Node, Parameter, walk
 from hpcstencil.validation.errors import InputError
-from hpcstencil.validation.messages import at, wrong
+from hpcstencil.validation.messages import at, listing, wrong
 from hpcstencil.validation.schema import expression_text
 
 
@@ -25,7 +26,7 @@ class Limits:
 
     ``lower``, ``upper`` and ``frozen`` are trees of coordinates and parameters; None if they are not given. A cell is frozen
     where ``frozen`` is not 0. ``scale`` is the typical size of the unknown; None for that of its start. ``smoothing`` is a
-    length in the unit of the input; 0 for none.
+    length in the unit of the input, for a time series a time; 0 for none.
     """
 
     lower: Node | None
@@ -36,20 +37,21 @@ class Limits:
 
 
 def limits_of(problem: Problem, unknowns: tuple[Unknown, ...], fit: FitConfig) -> dict[str, Limits]:
-    """The limits of each unknown, by its key. Raises InputError for malformed expressions, and for frozen cells, smoothing or
-    bounds that depend on the place if the unknown is a number."""
+    """The limits of each unknown, by its key. Raises InputError for malformed expressions, for frozen cells and bounds that
+    depend on the place if the unknown is a number or a time series, and for smoothing of a number."""
     return {one.key: _limits(problem, one, fit) for one in unknowns}
 
 
 def _limits(problem: Problem, one: Unknown, fit: FitConfig) -> Limits:
-    if one.kind == "number":
-        for table in ("smoothing", "frozen"):
+    if one.kind in ("number", "series"):
+        kind, refused = ("number", ("smoothing", "frozen")) if one.kind == "number" else ("time series", ("frozen",))
+        for table in refused:
             if one.key in fit.by_name[table]:
-                raise InputError(f"{at('fit', table, one.key)}: expected a field, but {one.key} is a number; remove it")
+                raise InputError(f"{at('fit', table, one.key)}: expected a field, but {one.key} is a {kind}; remove it")
         for table in ("lower", "upper"):
             value = fit.by_name[table].get(one.key, 0.0)
             if isinstance(value, str):
-                raise wrong(at("fit", table, one.key), f"a number, as {one.key} is one", value, "write a number")
+                raise wrong(at("fit", table, one.key), f"a number, as {one.key} is a {kind}", value, "write a number")
 
     def tree(table: str, given: Mapping[str, float | str]) -> Node | None:
         if one.key not in given:
@@ -77,9 +79,10 @@ def plan_of_fit(problem: Problem, unknowns: tuple[Unknown, ...], fit: FitConfig,
     """Return (description of a fit in words, bytes of its vectors on the largest block). Raises the InputError of
     `limits_of`."""
     limits = limits_of(problem, unknowns, fit)
-    fields = sum(one.kind != "number" for one in unknowns)
-    counts = {"number": len(unknowns) - fields, "field": fields}
-    found = " and ".join(f"{n} {word}{'s' * (n > 1)}" for word, n in counts.items() if n)
+    kinds = Counter("field" if one.kind in ("initial", "array") else one.kind for one in unknowns)
+    fields, series = kinds["field"], kinds["series"]
+    counted = [f"{kinds[kind]} {kind}{'s' * (kinds[kind] > 1)}" for kind in ("number", "field") if kinds[kind]]
+    found = listing([*counted, *([f"{series} time series"] if series else [])])
     bounded = any(one.lower is not None or one.upper is not None for one in limits.values())
     words = f"{found} by {fit.method}{' with bounds' * bounded}, at most {fit.steps} iterations with a history of {fit.history}"
     vectors = 2 * fit.history + 4  # the history has pairs; unknowns and gradients before and after a step

@@ -13,12 +13,14 @@ backend computes a reverse step as it computes a step of an equation.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from hpcstencil.adjoint.differentiate import Sum, tangent, transposed
+from hpcstencil.adjoint.hat_functions import HatFunctions
 from hpcstencil.adjoint.operands import Operands
+from hpcstencil.adjoint.run_steps import refuse_following, steps_of
 from hpcstencil.adjoint.stages import (
     APART,
     STEP,
@@ -70,21 +72,24 @@ Derivatives = Callable[[Mapping[str, Node], Mapping[str, Node], str], dict[str, 
 class Unknown:
     """One entry of gradient.of: the initial values of the field ``name``, or the parameter ``name`` of the equation.
 
-    ``key`` is the entry. ``kind`` is "initial", "number" or "array".
+    ``key`` is the entry. ``kind`` is "initial", "number", "array" or "series". ``dt`` is the time between two samples of a
+    series.
     """
 
     key: str
     kind: str
     name: str
+    dt: float = 0.0
 
     @property
     def node(self) -> Node:
-        """The parameter as a node of trees."""
+        """The parameter, a number or an array, as a node of trees."""
         return Parameter(self.name) if self.kind == "number" else parameter_field(self.name)
 
     @property
     def field(self) -> str:
-        """The field of the adjoint problem that holds the gradient per cell at the end of the reverse sweep."""
+        """The field of the adjoint problem that holds the gradient per cell at the end of the reverse sweep. That of a series
+        is in the fields of its `HatFunctions`."""
         return (ADJOINT if self.kind == "initial" else GRADIENT) + self.name
 
 
@@ -104,7 +109,8 @@ class Adjoint:
     respect to each of them, as trees of all. ``direct`` are the derivatives of the objective with respect to parameters that
     stand outside reductions, by name. ``sample_slope`` is the derivative of `Misfit.term` with respect to the sample, if there
     is a misfit. ``parts`` are parts of `rates`: those that come from the adjoint.u of a group of fields, by group, if the
-    method moves one group at a time, and those of `stages.reversed_two_step` for a two-step method.
+    method moves one group at a time, and those of `stages.reversed_two_step` for a two-step method. ``hats`` are the hat
+    functions of the time series among the unknowns, by key.
     """
 
     unknowns: tuple[Unknown, ...]
@@ -115,6 +121,7 @@ class Adjoint:
     forward: Problem
     sample_slope: Node = ZERO
     parts: Mapping[int, Mapping[str, Node]] = field(default_factory=dict)
+    hats: Mapping[str, HatFunctions] = field(default_factory=dict)
 
     @cached_property
     def rates(self) -> dict[str, Node]:
@@ -249,7 +256,7 @@ def adjoint_of(problem: Problem, expressed: Iterable[str], verified: bool = Fals
         )
     refuse_unavailable(problem)
     unknowns = unknowns_of(problem)
-    parameters = [one for one in unknowns if one.kind != "initial"]
+    parameters = [one for one in unknowns if one.kind in ("number", "array")]
     fields = tuple(problem.trees)
     ((_, objective),) = problem.objective.items()
     reductions = tuple(dict.fromkeys(part for part in walk(objective) if isinstance(part, Reduction)))
@@ -267,23 +274,31 @@ def adjoint_of(problem: Problem, expressed: Iterable[str], verified: bool = Fals
     operands = {name: plain[name] for name in plain if name.startswith(SEED)}
     space = problem.discretization
     places = operands_of(problem, plain.values())
+    hats = {one.key: hats_of(problem, one) for one in unknowns if one.kind == "series"}
     leaves = [
         *(Field(name) for name in fields),
         *(parameter_field(one.name) for one in parameters if one.kind == "array"),
     ]
-    numbers = [Parameter(one.name) for one in parameters if one.kind == "number"]
+    numbers: list[Node] = [Parameter(one.name) for one in parameters if one.kind == "number"]
+    numbers += [each.series for each in hats.values()]
 
     def derivatives(trees: Mapping[str, Node], seeds: Mapping[str, Node], prefix: str) -> dict[str, Node]:
         """The derivatives of Σ seeds·trees: of fields, named with this prefix, and of parameters."""
         by_leaf = transposed(trees, seeds, leaves, numbers, places, space)
+
+        def of_number(leaf: Node) -> Node:
+            terms = Sum()
+            terms.add(by_leaf.get(leaf, ZERO))
+            for name, tree in trees.items():
+                field = next(part for part in walk(seeds[name]) if isinstance(part, Field))
+                terms.add(times(seeds[name], tangent(tree, {leaf: ONE}, places, space, field)))
+            return terms.tree
+
         found = {prefix + name: by_leaf.get(Field(name), ZERO) for name in fields}
         for one in parameters:
-            terms = Sum()
-            terms.add(by_leaf.get(one.node, ZERO))
-            for name, tree in trees.items() if one.kind == "number" else ():
-                field = next(part for part in walk(seeds[name]) if isinstance(part, Field))
-                terms.add(times(seeds[name], tangent(tree, {one.node: ONE}, places, space, field)))
-            found[one.field] = terms.tree
+            found[one.field] = of_number(one.node) if one.kind == "number" else by_leaf.get(one.node, ZERO)
+        for each in hats.values():
+            found |= each.spread(of_number(each.series))
         return found
 
     adjoints = {name: Field(ADJOINT + name) for name in fields}
@@ -296,6 +311,7 @@ def adjoint_of(problem: Problem, expressed: Iterable[str], verified: bool = Fals
         derivatives(given, {name: Field(name) for name in given}, ADJOINT) for given in (operands, recorded)
     )
     end, sampled = ({name: tree for name, tree in found.items() if tree != ZERO} for found in (end, sampled))
+    _refuse_in_objective(problem, hats, [*end, *sampled])
     start = derivatives(initial, adjoints, "") if initial else {}
     start = {one.field: Field(one.field) + start[one.field] for one in parameters if start.get(one.field, ZERO) != ZERO}
     _refuse_noise(start)
@@ -354,7 +370,7 @@ def adjoint_of(problem: Problem, expressed: Iterable[str], verified: bool = Fals
     outer = {one.name: outside(objective, one.node) for one in parameters if one.kind == "number"}
     slopes = tuple(outside(objective, part) for part in reductions)
     of_sample = ZERO if misfit is None else outside(misfit.term, misfit.sample)
-    return Adjoint(unknowns, adjoint, reductions, slopes, outer, problem, of_sample, parts)
+    return Adjoint(unknowns, adjoint, reductions, slopes, outer, problem, of_sample, parts, hats)
 
 
 def _by_group(problem: Problem, rates: Mapping[str, Node], derivatives: Derivatives) -> dict[int, dict[str, Node]]:
@@ -388,6 +404,27 @@ def _two_step(
     return parts, {name: Field(name) + tree for name, tree in first.items() if tree != ZERO}
 
 
+def hats_of(problem: Problem, one: Unknown) -> HatFunctions:
+    """The hat functions of a time series. Raises InputError if steps follow the solution."""
+    refuse_following(problem, f"the gradient with respect to {one.key} is")
+    series = problem.symbols[one.name]
+    assert isinstance(series, Series)
+    return HatFunctions.of(GRADIENT + one.name, series, problem.method, steps_of(problem))
+
+
+def _refuse_in_objective(problem: Problem, hats: Mapping[str, HatFunctions], depends: Collection[str]) -> None:
+    """Raise InputError if the objective depends on a time series among the unknowns, of which it has derivatives by field in
+    ``depends``."""
+    trees = [*problem.objective.values(), *([] if problem.misfit is None else [problem.misfit.term])]
+    parts = {part for tree in trees for part in walk(tree)}
+    for key, each in hats.items():
+        if each.series in parts or set(each.fields) & set(depends):
+            raise InputError(
+                f"gradient.of: not available yet for {key}, a time series on which the objective depends, itself or by "
+                "boundary values; write an objective without it"
+            )
+
+
 def unknowns_of(problem: Problem) -> tuple[Unknown, ...]:
     """The entries of gradient.of. Raises InputError for names that the problem does not have or that have no gradient yet."""
     found = []
@@ -396,7 +433,8 @@ def unknowns_of(problem: Problem) -> tuple[Unknown, ...]:
         if table == "initial" and name in problem.shown:
             found.append(Unknown(key, "initial", name))
         elif table == "equation" and name in problem.symbols:
-            found.append(Unknown(key, _kind(problem, key, name), name))
+            series = problem.config.equation.series.get(name)
+            found.append(Unknown(key, _kind(problem, key, name), name, 0.0 if series is None else series.dt))
         else:
             known = [at("initial", field) for field in problem.shown] + [
                 at("equation", name) for name in problem.symbols
@@ -413,9 +451,11 @@ def _kind(problem: Problem, key: str, name: str) -> str:
     """The kind of the parameter ``name``. Raises InputError if there is no gradient with respect to it yet."""
     node = problem.symbols[name]
     kind = {Parameter(name): "number", parameter_field(name): "array"}.get(node)
+    if kind is None and isinstance(node, Series):
+        kind = "series"
     if kind is None:
         raise InputError(
-            f"gradient.of: expected a number or an array with one value per cell, but {key} is an expression or a time series; "
+            f"gradient.of: expected a number, an array with one value per cell or a time series, but {key} is an expression; "
             "give one of those"
         )
     boundary = problem.config.boundary

@@ -32,7 +32,7 @@ from hpcstencil.problem.problem import Problem
 from hpcstencil.symbolic.differentiate import ZERO
 from hpcstencil.symbolic.expressions import Field, Node, Parameter, Reduction, parameter_field, shared, walk
 from hpcstencil.validation.errors import InputError
-from hpcstencil.validation.messages import at, shown
+from hpcstencil.validation.messages import at, listing, shown
 
 
 @dataclass(frozen=True)
@@ -80,6 +80,8 @@ def tangent_of(problem: Problem, expressed: Iterable[str], keys: Sequence[str]) 
         unknowns = unknowns_of(replace(problem, config=replace(problem.config, gradient=_of(problem, keys))))
     except InputError as error:
         raise InputError(str(error).replace("gradient.of", "direction", 1)) from None
+    if series := [one.key for one in unknowns if one.kind == "series"]:
+        raise InputError(f"direction: not available yet for {listing(series)}, a time series; give numbers and fields")
     reductions = [part for tree in problem.objective.values() for part in walk(tree) if isinstance(part, Reduction)]
     refuse_extrema(problem, reductions)
     operands = {f"operand {n}": part.operand for n, part in enumerate(reductions)}

@@ -69,7 +69,7 @@ def fit(
         from hpcstencil.fit.checkpoints import newest
         from hpcstencil.fit.file import write
         from hpcstencil.fit.run import Duration, fitted
-        from hpcstencil.fit.unknowns import by_unknown
+        from hpcstencil.fit.unknowns import by_unknown, series_of
         from hpcstencil.gradient.members import listed, members_of
         from hpcstencil.gradient.origin import kernels_in
         from hpcstencil.gradient.resumable import refuse_existing, stored_beside
@@ -110,8 +110,10 @@ def fit(
                 longest,
                 quiet,
             )
-            whole = by_unknown(gathered_blocks(forward, result.state.point.unknowns), members)
-            from_rank_0(communicator, lambda: write(path, config, result, whole, own))
+            series = series_of(members)
+            whole = by_unknown(gathered_blocks(forward, result.state.point.unknowns, series), members)
+            sampled = {key: one.dt for key, one in series.items()}
+            from_rank_0(communicator, lambda: write(path, config, result, whole, own, sampled))
         if environment_rank() == 0 and not quiet:
             rows = result.state.rows
             evaluations = sum(row.evaluations for row in rows)

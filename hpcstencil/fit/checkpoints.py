@@ -1,7 +1,8 @@
 """Checkpoints of a fit: its whole state after an iteration, from which it continues with the same bits.
 
 They are files like the checkpoints of a run (`checkpoint.checkpoint`), with the number of the iteration for the step. Arrays
-over the grid are in datasets NAME/KEY, numbers in scalars of the same names, and rows of the history in scalars as JSON.
+over the grid are in datasets NAME/KEY, time series in tables of the same names, numbers in scalars of these names too, and rows
+of the history in scalars as JSON.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ import numpy as np
 
 from hpcstencil.checkpoint.checkpoint import read_checkpoint, write_checkpoint
 from hpcstencil.fit.lbfgs import Pair, Point, Row, State, Vector
-from hpcstencil.gradient import origin
+from hpcstencil.fit.unknowns import series_of
+from hpcstencil.gradient import origin, tables
 from hpcstencil.gradient.members import Members
+from hpcstencil.gradient.tables import TABLES, part_of
 from hpcstencil.runtime.communicator import Communicator, from_rank_0
 
 # Keys in which a fit that continues may differ from the one before.
@@ -30,6 +33,7 @@ def write(output: Path, members: Members, state: State, digests: Mapping[str, st
     simulation, config, vectors = members.forward, members.config, _vectors(state)
     named = {f"{name}/{key}": value for name, vector in vectors.items() for key, value in vector.items()}
     scalars = {name: float(value) for name, value in named.items() if not np.ndim(value)}
+    series = {f"{name}/{key}": vector[key] for name, vector in vectors.items() for key in series_of(members)}
     products = {f"product{n}": pair.product for n, pair in enumerate(state.pairs)}
     rows = {f"row {n}": json.dumps(astuple(row)) for n, row in enumerate(state.rows)}
     return write_checkpoint(
@@ -38,12 +42,13 @@ def write(output: Path, members: Members, state: State, digests: Mapping[str, st
         config.grid,
         step=len(state.rows) - 1,
         time=0.0,
-        arrays={name: np.ascontiguousarray(value) for name, value in named.items() if np.ndim(value)},
+        arrays={name: np.ascontiguousarray(x) for name, x in named.items() if np.ndim(x) and name not in series},
         ranges=simulation.ranges,
         scalars={**scalars, **products, **rows, "value": state.point.value, "pairs": len(state.pairs)},
         attributes=origin.attributes_of(WHAT, members, digests),
         keep=config.checkpoint.keep,
         method=config.output.method,
+        apart={TABLES + name: part_of(x, simulation.communicator, config.grid.ndim) for name, x in series.items()},
     )
 
 
@@ -66,15 +71,18 @@ def read(path: Path, members: Members, like: Vector, digests: Mapping[str, str])
     """
     simulation = members.forward
     communicator = simulation.communicator
-    blocks, scalars, attributes = read_checkpoint(path, simulation.ranges, communicator)
+    _, scalars, attributes = read_checkpoint(path, simulation.ranges, communicator, ())
 
     from_rank_0(communicator, lambda: origin.refuse_changed(path, attributes, members.config, digests, FREE))
+    series, ndim = series_of(members), len(simulation.ranges)
+    arrays = [key for key, x in like.items() if np.ndim(x) and key not in series]
 
     def vector(name: str) -> dict[str, Any]:
-        return {
-            key: np.ascontiguousarray(blocks[f"{name}/{key}"]) if np.ndim(x) else np.float64(scalars[f"{name}/{key}"])
-            for key, x in like.items()
-        }
+        blocks, _, _ = read_checkpoint(path, simulation.ranges, communicator, [f"{name}/{key}" for key in arrays])
+        found: dict[str, Any] = {key: np.ascontiguousarray(blocks[f"{name}/{key}"]) for key in arrays}
+        for key in series:
+            found[key] = tables.read(path, f"{name}/{key}", len(like[key]), communicator, ndim)
+        return {key: found[key] if key in found else np.float64(scalars[f"{name}/{key}"]) for key in like}
 
     pairs = [
         Pair(vector(f"moved{n}"), vector(f"changed{n}"), float(scalars[f"product{n}"]))

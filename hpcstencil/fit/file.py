@@ -18,11 +18,19 @@ from hpcstencil.io.hdf5_access import open_alone
 from hpcstencil.runtime.publish import publish
 
 
-def write(path: Path, config: Config, fitted: Fitted, found: Mapping[str, Any], own: Collection[str]) -> None:
+def write(
+    path: Path,
+    config: Config,
+    fitted: Fitted,
+    found: Mapping[str, Any],
+    own: Collection[str],
+    series: Mapping[str, float],
+) -> None:
     """Write the result of a fit to ``path``, on one process.
 
     Each entry of ``found``, a number or an array on the grid, is a dataset of its name. Those in ``own`` have the members of an
-    ensemble as first axis. The group ``history`` has a value per
+    ensemble as first axis. Those in ``series``, with the time between two samples, are time series; the datasets NAME.time have
+    the times of their samples. The group ``history`` has a value per
     iteration, that of the start first: ``objective``, ``gradient_norm``, ``step`` (the length, in units of the direction) and
     ``evaluations``. Raises EnvironmentProblem if the file cannot be written.
     """
@@ -50,6 +58,12 @@ def write(path: Path, config: Config, fitted: Fitted, found: Mapping[str, Any], 
                 file["member"].make_scale("member")
             for key, values in found.items():
                 file[key] = values
+                if key in series:
+                    times = f"{key}.time"
+                    file[times] = np.arange(len(values)) * series[key]
+                    file[times].make_scale(times)
+                    file[key].dims[0].attach_scale(file[times])
+                    continue
                 member = ("member",) if key in own else ()
                 axes = (*member, *(config.grid.axes if np.ndim(values) > len(member) else ()))
                 for axis, name in enumerate(axes):

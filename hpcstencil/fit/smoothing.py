@@ -1,4 +1,4 @@
-"""Smoothing of a field: the preconditioner of a fit, for unknown fields that are known to be smooth.
+"""Smoothing of a field or a time series: the preconditioner of a fit, for unknowns that are known to be smooth.
 
 S = (1 + dt ∇²)^n takes n steps of the heat equation, without flux through boundaries, up to t = L²/2. That convolves with a
 Gaussian of standard deviation L. With dt = 1 / (4 Σ 1/dx²) no eigenvalue of S is negative, and S is symmetric, as L-BFGS needs.
@@ -21,6 +21,24 @@ from hpcstencil.simulation.prepared import Decomposed
 from hpcstencil.simulation.simulation import Simulation
 
 SMOOTHED = "u"
+Smoother = Callable[[np.ndarray], np.ndarray]
+
+
+@dataclass(frozen=True)
+class SmoothingInTime:
+    """Smoothing of a time series over ``length``, in units of the time between two samples: the same in one dimension."""
+
+    length: float
+
+    def __call__(self, samples: np.ndarray) -> np.ndarray:
+        """Return the smoothed samples, in their dtype; the given ones are kept."""
+        total = 0.5 * self.length**2
+        steps = max(1, math.ceil(4.0 * total))
+        found = samples.astype(np.float64)
+        for _ in range(steps):
+            flux = np.diff(found, prepend=found[:1], append=found[-1:])
+            found = found + (total / steps) * np.diff(flux)
+        return found.astype(samples.dtype)
 
 
 @dataclass(frozen=True)

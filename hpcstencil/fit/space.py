@@ -1,38 +1,40 @@
 """The vectors of a fit on all processes: reproducible scalar products, and the preconditioner.
 
-Each process holds its blocks of the fields, and all numbers. Products are added up exactly and rounded once
+Each process holds its blocks of the fields, and all numbers and time series. Products are added up exactly and rounded once
 (`backends.xla.reductions`), so a fit has the same bits on every number of processes.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from hpcstencil.backends.xla.reductions import CELLS_IN_NUMPY, PARTS, bits_per_part, exact_sum, integer_parts
 from hpcstencil.fit.lbfgs import Vector
-from hpcstencil.fit.smoothing import Smoothing
+from hpcstencil.fit.smoothing import Smoother
 from hpcstencil.runtime.communicator import Communicator
 from hpcstencil.runtime.threads import by_threads
 
 
 @dataclass(frozen=True)
 class Vectors:
-    """The space of the vectors of a fit; see `lbfgs.Space`. ``smoothing`` has an entry for each field to be smoothed, and
-    ``cells`` is the number of cells of the whole grid."""
+    """The space of the vectors of a fit; see `lbfgs.Space`. ``smoothing`` has an entry for each field or time series to be
+    smoothed, and ``cells`` is the number of cells of the whole grid. ``series`` are the arrays that each process holds as a
+    whole."""
 
     communicator: Communicator
     cells: int
     precision: float
-    smoothing: Mapping[str, Smoothing]
+    smoothing: Mapping[str, Smoother]
+    series: Collection[str] = ()
 
     def dot(self, a: Vector, b: Vector) -> float:
         """See `lbfgs.Space`. Products are formed in float64."""
-        fields = [key for key in a if np.ndim(a[key])]
-        numbers = math.fsum(float(a[key]) * float(b[key]) for key in a if not np.ndim(a[key]))
+        fields = [key for key in a if np.ndim(a[key]) and key not in self.series]
+        numbers = math.fsum(x for key in a if key not in fields for x in np.ravel(np.float64(a[key]) * b[key]).tolist())
         if not fields:
             return numbers
         sizes = self.communicator.maximum(np.array([[_largest(each[key]) for key in fields] for each in (a, b)]))
@@ -50,7 +52,7 @@ class Vectors:
         return float(self.communicator.maximum(np.array([here]))[0])
 
     def preconditioned(self, a: Vector) -> Vector:
-        """See `lbfgs.Space`. Fields with a smoothing length are smoothed."""
+        """See `lbfgs.Space`. Fields and time series with a smoothing length are smoothed."""
         return {key: self.smoothing[key](value) if key in self.smoothing else value for key, value in a.items()}
 
 

@@ -51,13 +51,18 @@ def components(members: Members) -> dict[str, tuple[Unknown, int]]:
     return found
 
 
+def series_of(members: Members) -> dict[str, Unknown]:
+    """The unknowns that are time series, by key, which is the name of their component too."""
+    return {one.key: one for one in members.unknowns if one.kind == "series"}
+
+
 def of_components(given: Mapping[str, T], members: Members) -> dict[str, T]:
     """The values given for unknowns, by key, for the components of each."""
     return {name: given[one.key] for name, (one, _) in components(members).items() if one.key in given}
 
 
 def start_of(members: Members) -> dict[str, Any]:
-    """The values with which the runs of the input begin: numbers, and this process's blocks. Collective."""
+    """The values with which the runs of the input begin: numbers, time series, and this process's blocks. Collective."""
     found, fields, last = dict[str, Any](), Fields(), -1
     for name, (one, number) in sorted(components(members).items(), key=lambda item: item[1][1]):
         forward = members.sweeps[number].forward
@@ -65,6 +70,8 @@ def start_of(members: Members) -> dict[str, Any]:
             fields, last = forward.initial_fields(), number
         if one.kind == "number":
             found[name] = np.float64(forward.problem.parameters[one.name])
+        elif one.kind == "series":
+            found[name] = np.array(forward.problem.parameters[one.name])
         else:
             field = one.name if one.kind == "initial" else PARAMETER_FIELD + one.name
             found[name] = np.array(forward.block(fields[field]))
@@ -74,7 +81,7 @@ def start_of(members: Members) -> dict[str, Any]:
 def by_unknown(found: Mapping[str, Any], members: Members) -> dict[str, Any]:
     """The unknowns by key, from the components. Those in which the members differ have the members as first axis.
 
-    ``found`` has numbers, and arrays or None.
+    ``found`` has numbers, time series, and arrays or None.
     """
     gathered: dict[str, Any] = {}
     for name, (one, _) in components(members).items():
@@ -94,13 +101,13 @@ def box_of(members: Members, start: Vector, limits: Mapping[str, Limits]) -> Box
 
     Raises InputError, on all processes, if the start is not inside the bounds.
     """
-    forward, unknowns = members.forward, components(members)
+    forward, unknowns, series = members.forward, components(members), series_of(members)
 
     def block(name: str, tree: Node | None, default: Any) -> Any:
         like, problem = start[name], members.sweeps[unknowns[name][1]].forward.problem
         if tree is None:
             return default
-        if not np.ndim(like):
+        if not np.ndim(like) or name in series:
             return np.float64(numpy_evaluate.evaluate(tree, values=numpy_evaluate.by_node(problem.parameters)))
         values = numpy_evaluate.block_values(
             tree, problem.config.grid, forward.ranges, problem.parameters, np.dtype(np.float64)
@@ -114,11 +121,17 @@ def box_of(members: Members, start: Vector, limits: Mapping[str, Limits]) -> Box
         frozen[key] = np.asarray(block(key, one.frozen, 0.0)) != 0
     for key, x in start.items():
         for table, outside in (("lower", ~(x >= lower[key])), ("upper", ~(x <= upper[key]))):
-            count = int(forward.communicator.total(np.array([np.count_nonzero(outside & ~frozen[key])]))[0])
+            count = int(np.count_nonzero(outside & ~frozen[key]))
+            if key not in series:
+                count = int(forward.communicator.total(np.array([count]))[0])
             if count:
                 bound = {"lower": lower, "upper": upper}[table][key]
                 side = "at most" if table == "lower" else "at least"
-                found = f"{count} cells in which it is not" if np.ndim(x) else f"{bound:g}"
+                found = (
+                    f"{count} {'samples' if key in series else 'cells'} in which it is not"
+                    if np.ndim(x)
+                    else f"{bound:g}"
+                )
                 name = at("fit", table, unknowns[key][0].key)
                 value = "its values" if np.ndim(x) else f"its value {x:g}"
                 raise InputError(
@@ -163,12 +176,14 @@ class Evaluation:
         parts = components(self.members)
 
         def result(number: int, _: Sweep) -> Result:
-            numbers, arrays = dict[str, float](), dict[str, OwnBlock]()
+            numbers, arrays = dict[str, Any](), dict[str, OwnBlock]()
             for name, (one, member) in parts.items():
                 if one.key in self.members.own and member != number:
                     continue
                 if one.kind == "number":
                     numbers[one.name] = float(unknowns[name])
+                elif one.kind == "series":
+                    numbers[one.name] = unknowns[name]
                 else:
                     arrays[one.key] = OwnBlock(unknowns[name])
             return self.sweeps[number](numbers, arrays, lambda forward: forward.initial_fields(), self.states[number])
@@ -176,7 +191,7 @@ class Evaluation:
         total = self.members.total(result)
         gradient = dict[str, Any]()
         for name, (one, number) in parts.items():
-            found = total.numbers[one.key] if one.kind == "number" else total.blocks[one.key]
+            found = {"number": total.numbers, "series": total.series}.get(one.kind, total.blocks)[one.key]
             values = found[number] if one.key in self.members.own else found
             scaled = np.where(self.box.frozen[name], 0.0, values * np.float64(self.box.scale[name]))
             gradient[name] = scaled.astype(unknowns[name].dtype)[()]

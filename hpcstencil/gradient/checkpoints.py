@@ -8,6 +8,7 @@ the solution, and the results of the members of an ensemble that come before. St
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,17 +17,17 @@ from typing import Any
 import numpy as np
 
 from hpcstencil.adjoint.run_steps import RunSteps
-from hpcstencil.checkpoint.checkpoint import Part, read_checkpoint, write_checkpoint
-from hpcstencil.gradient import origin
+from hpcstencil.checkpoint.checkpoint import read_checkpoint, write_checkpoint
+from hpcstencil.gradient import origin, tables
 from hpcstencil.gradient.course import Reached
 from hpcstencil.gradient.members import Members, Results
+from hpcstencil.gradient.tables import TABLES, part_of, shape_of
 from hpcstencil.numerics.schedule import StepRange
 from hpcstencil.runtime.communicator import Communicator, from_rank_0
 from hpcstencil.simulation.file_blocks import checkpoint_block, from_checkpoint
 from hpcstencil.validation.errors import InputError
 
 WHAT = "gradient"
-TABLES = "tables/"  # the group of arrays that are not over the grid
 FREE = (*origin.FREE, "fit.")  # keys in which a gradient that continues may differ from the one before
 
 
@@ -49,14 +50,16 @@ def write(output: Path, members: Members, place: Place, digests: Mapping[str, st
     simulation, config = members.forward, members.config
     sweep, results, reached = members.sweeps[place.number], place.results, place.reached
     direct = list(sweep.adjoint.direct)
-    tables = {
+    given: dict[str, Any] = {
         "terms": [[value, *(slopes.get(name, 0.0) for name in direct)] for value, slopes in reached.parts],
         "values": results.values,
         "numbers": [results.numbers[key] for key in _numbers(members)] if results.values else [],
+        **{f"series of {key}": [values] for key, values in reached.series.items()},
+        **{f"series before of {key}": each for key, each in results.series.items()},
     }
     if simulation.problem.step_follows_solution:
-        tables |= {f"steps{n}": [tuple(part) for part in one.run.ranges] for n, one in enumerate(members.sweeps)}
-    found = {name: np.array(table, np.float64) for name, table in tables.items() if table}
+        given |= {f"steps{n}": [tuple(part) for part in one.run.ranges] for n, one in enumerate(members.sweeps)}
+    found = {name: np.array(table, np.float64) for name, table in given.items() if len(table)}
     shapes = {f"{name} {axis}": n for name, table in found.items() for axis, n in enumerate(table.shape)}
     fields = {**reached.cotangents, **{f"sums/{key}": array for key, array in results.sums.items()}}
     blocks = {f"member{n}/{key}": block for key, each in results.blocks.items() for n, block in enumerate(each)}
@@ -72,25 +75,15 @@ def write(output: Path, members: Members, place: Place, digests: Mapping[str, st
         attributes=origin.attributes_of(WHAT, members, digests),
         keep=config.checkpoint.keep,
         method=config.output.method,
-        apart={TABLES + name: _part(table, simulation.communicator, config.grid.ndim) for name, table in found.items()},
+        apart={
+            TABLES + name: part_of(table, simulation.communicator, config.grid.ndim) for name, table in found.items()
+        },
     )
 
 
 def _numbers(members: Members) -> list[str]:
     """The keys of the unknowns that are numbers."""
     return [one.key for one in members.unknowns if one.kind == "number"]
-
-
-def _part(table: np.ndarray, communicator: Communicator, ndim: int) -> Part:
-    """A table of numbers, which rank 0 writes, along the first of ``ndim`` axes."""
-    ranges = _ranges(table.size, communicator, ndim)
-    block = table.reshape(-1, *[1] * (ndim - 1))
-    return Part(block[tuple(slice(*pair) for pair in ranges)], ranges, block.shape)
-
-
-def _ranges(size: int, communicator: Communicator, ndim: int) -> list[tuple[int, int]]:
-    """The index ranges of a table of ``size`` numbers: all of it on rank 0, and none on other processes."""
-    return [(0, n if communicator.rank == 0 else 0) for n in (size, *[1] * (ndim - 1))]
 
 
 def newest(output: Path, communicator: Communicator) -> Path | None:
@@ -109,7 +102,13 @@ def read(path: Path, members: Members, digests: Mapping[str, str]) -> tuple[Plac
     from_rank_0(communicator, lambda: origin.refuse_changed(path, attributes, members.config, digests, FREE))
 
     def rows(name: str) -> list[Any]:
-        return _table(path, name, scalars, communicator, len(simulation.ranges))
+        """A table as nested lists; empty if there is none."""
+        shape = shape_of(name, scalars)
+        if not shape:
+            return []
+        values = tables.read(path, name, math.prod(shape), communicator, len(simulation.ranges))
+        found: list[Any] = values.reshape(shape).tolist()
+        return found
 
     sweeps = []
     for n, one in enumerate(members.sweeps):
@@ -124,7 +123,9 @@ def read(path: Path, members: Members, digests: Mapping[str, str]) -> tuple[Plac
     direct, values = list(sweeps[number].adjoint.direct), rows("values")
     parts = [(row[0], dict(zip(direct, row[1:], strict=True))) for row in rows("terms")]
     fields = list(sweeps[number].adjoint.rates) if step < sweeps[number].steps else []
-    arrays = [one.key for one in members.unknowns if one.kind != "number"]
+    arrays = [one.key for one in members.unknowns if one.kind in ("initial", "array")]
+    series = [one.key for one in members.unknowns if one.kind == "series"]
+    so_far = {key: np.array(row) for key in series for row in rows(f"series of {key}")}
     sums = [f"sums/{key}" for key in arrays if key not in members.own and values]
     own = {key: [f"member{n}/{key}" for n in range(len(values))] for key in arrays if key in members.own and values}
     names = [*fields, *sums, *(name for each in own.values() for name in each)]
@@ -135,19 +136,6 @@ def read(path: Path, members: Members, digests: Mapping[str, str]) -> tuple[Plac
         dict(zip(_numbers(members), rows("numbers"), strict=bool(values))),
         {key: [from_checkpoint(simulation, blocks[name]) for name in each] for key, each in own.items()},
         {name.removeprefix("sums/"): found[name] for name in sums},
+        {key: [np.array(row) for row in rows(f"series before of {key}")] for key in series if values},
     )
-    return Place(number, Reached(step, {name: found[name] for name in fields}, parts), results), members
-
-
-def _table(path: Path, name: str, scalars: Mapping[str, object], communicator: Communicator, ndim: int) -> list[Any]:
-    """A table of numbers from a checkpoint as nested lists, equal on all processes; empty if there is none. Collective."""
-    shape = list[int]()
-    while isinstance(n := scalars.get(f"{name} {len(shape)}"), int):
-        shape.append(n)
-    if not shape:
-        return []
-    blocks, _, _ = read_checkpoint(
-        path, _ranges(int(np.prod(shape)), communicator, ndim), communicator, (TABLES + name,)
-    )
-    found: list[Any] = blocks[TABLES + name].reshape(shape).tolist() if communicator.rank == 0 else []
-    return communicator.broadcast(found)
+    return Place(number, Reached(step, {name: found[name] for name in fields}, parts, so_far), results), members

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from hpcstencil.distributed.halo import Fields
 
 EVERY = 2**62  # more steps than any run has
@@ -19,12 +21,14 @@ class Reached:
 
     ``cotangents`` are the derivatives of the objective with respect to the state before that step, and those with respect to
     parameters so far, by field of the adjoint problem; there are none before the first reverse step. ``parts`` are the terms
-    of the objective so far, each with its direct derivatives with respect to numbers.
+    of the objective so far, each with its direct derivatives with respect to numbers. ``series`` are the derivatives with
+    respect to samples of time series so far, by key; those to come are 0.
     """
 
     step: int
     cotangents: Fields = field(default_factory=dict)
     parts: Parts = ()
+    series: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
 class Course:

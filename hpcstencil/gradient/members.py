@@ -29,7 +29,13 @@ from hpcstencil.simulation.prepared import Decomposed
 from hpcstencil.simulation.simulation import Simulation
 from hpcstencil.validation.errors import NumericsError
 
-SHARED = ("copied", "with_added", "reductions", "free")  # cached properties of a sweep that all members share
+SHARED = (
+    "copied",
+    "with_added",
+    "reductions",
+    "sums_of_hats",
+    "free",
+)  # cached properties of a sweep that all members share
 
 
 @dataclass(frozen=True)
@@ -38,28 +44,34 @@ class Total:
 
     ``numbers`` are the derivatives with respect to numbers, equal on all processes, and ``blocks`` this process's blocks of
     those with respect to the value in each cell. Those in which the members differ have the members as their first axis.
+    ``series`` are those with respect to the samples of time series, float64 of shape (samples,), equal on all processes.
     """
 
     value: float
     numbers: Mapping[str, Any]
     blocks: Mapping[str, np.ndarray]
+    series: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
 @dataclass
 class Results:
     """The results of the first members of an ensemble, which are added up: objectives, derivatives with respect to numbers by
-    key, this process's blocks of the arrays in which the members differ, by key, and the sums of all others."""
+    key, this process's blocks of the arrays in which the members differ, by key, the sums of all other arrays, and derivatives
+    with respect to time series by key."""
 
     values: list[float] = field(default_factory=list)
     numbers: dict[str, list[float]] = field(default_factory=dict)
     blocks: dict[str, list[np.ndarray]] = field(default_factory=dict)
     sums: Fields = field(default_factory=dict)
+    series: dict[str, list[np.ndarray]] = field(default_factory=dict)
 
     def add(self, sweep: Sweep, result: Result, own: frozenset[str]) -> None:
         """Add the ``result`` of the next member, which this ``sweep`` has computed."""
         self.values.append(result.value)
         for key, value in result.numbers.items():
             self.numbers.setdefault(key, []).append(value)
+        for key, samples in result.series.items():
+            self.series.setdefault(key, []).append(samples)
         for key in own & result.arrays.keys():
             self.blocks.setdefault(key, []).append(np.array(sweep.forward.block(result.arrays[key])))
         arrays = {key: array for key, array in result.arrays.items() if key not in own}
@@ -116,6 +128,7 @@ class Members:
             {key: np.array(each) if key in self.own else math.fsum(each) for key, each in found.numbers.items()},
             {key: np.array(self.forward.block(array)) for key, array in found.sums.items()}
             | {key: np.stack(each) for key, each in found.blocks.items()},
+            {key: np.array([*map(math.fsum, zip(*each, strict=True))]) for key, each in found.series.items()},
         )
 
     def value(self, of: Callable[[int, Sweep], float]) -> float:

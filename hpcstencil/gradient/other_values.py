@@ -14,7 +14,7 @@ from hpcstencil.simulation.simulation import Simulation
 
 @dataclass(frozen=True)
 class SweepFor:
-    """The reverse sweep as a function of numbers and arrays.
+    """The reverse sweep as a function of numbers, time series and arrays.
 
     ``compiled`` has the cached properties of the sweep, which are handed from one evaluation to the next: compiled code takes
     the values as arguments.
@@ -25,15 +25,15 @@ class SweepFor:
 
     def __call__(
         self,
-        numbers: Mapping[str, float],
+        numbers: Mapping[str, Any],
         held: Mapping[str, Blocks],
         begin: Callable[[Simulation], Fields],
         states: int,
     ) -> Result:
         """Return the objective and its gradient for these parameters, and arrays by dotted key. Collective.
 
-        ``begin`` returns the fields at t = 0 for the simulation with these values. ``states`` and the errors are those of
-        `Sweep`.
+        ``numbers`` has the samples of time series too. ``begin`` returns the fields at t = 0 for the simulation with these
+        values. ``states`` and the errors are those of `Sweep`.
         """
         sweep = self.sweep
         several = None if sweep.several is None else _with(sweep.several, numbers, held)
@@ -50,7 +50,7 @@ class SweepFor:
         return result
 
 
-def _with(simulation: Simulation, numbers: Mapping[str, float], held: Mapping[str, Blocks]) -> Simulation:
+def _with(simulation: Simulation, numbers: Mapping[str, Any], held: Mapping[str, Blocks]) -> Simulation:
     problem = simulation.problem
     problem = replace(problem, parameters={**problem.parameters, **numbers}, held={**problem.held, **held})
     return simulation.with_problem(problem)

@@ -12,7 +12,7 @@ import functools
 import itertools
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -44,12 +44,14 @@ class Result:
     """The objective and its gradient.
 
     ``numbers`` are the derivatives with respect to numbers, equal on all processes, and ``arrays`` those with respect to the
-    value in each cell, laid out on the devices like a field, both by the entry of gradient.of.
+    value in each cell, laid out on the devices like a field, both by the entry of gradient.of. ``series`` are those with
+    respect to the samples of time series, float64 of shape (samples,), equal on all processes.
     """
 
     value: float
     numbers: Mapping[str, float]
     arrays: Mapping[str, jax.Array]
+    series: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -143,10 +145,16 @@ class Sweep:
 
         The sums are the gradients with respect to numbers.
         """
-        unknowns = self.adjoint.unknowns
+        unknowns = [one for one in self.adjoint.unknowns if one.kind != "series"]
         parts = {number: [one for one in unknowns if (one.kind == "number") == number] for number in (True, False)}
         of = self.backward.steps.reductions
         return {number: (part, of({}, [Field(one.field) for one in part])) for number, part in parts.items()}
+
+    @cached_property
+    def sums_of_hats(self) -> Mapping[str, Reductions]:
+        """The sums of the fields of hat functions, by field."""
+        names = [name for hats in self.adjoint.hats.values() for name in hats.fields]
+        return {name: self.backward.steps.reductions({}, [Field(name)]) for name in names}
 
     # ---- the sweep ---------------------------------------------------------------------------------------------------
 
@@ -174,6 +182,8 @@ class Sweep:
         constant = free.copied({name: array for name, array in fields.items() if name not in self.changing})
         at = course.reached or Reached(self.steps)
         numbers, cotangents = list(at.parts), dict(at.cotangents)
+        series = {key: np.zeros(len(hats.series.values)) for key, hats in self.adjoint.hats.items()}
+        series |= {key: values.copy() for key, values in at.series.items()}
         groups = self.groups_to(at.step, stored.steps)
         starts = [0, *itertools.accumulate(group.count for group in groups)]
         for action in self.actions(starts, stored.steps, states):
@@ -199,21 +209,22 @@ class Sweep:
             if self.adjoint.needs_states:
                 state = stored.removed(start) if start else free.copied(stored.kept(0))
             added = self.terms({**state, **constant}, start)
+            cotangents = self.completed(cotangents, start, series)
             for part in self.parts(group, course):
                 with course.call(part.count):
                     found = self.reversed({**state, **constant}, cotangents, part, free)
                 constant, cotangents = ({name: found[name] for name in each} for each in (constant, cotangents))
                 if part.first > group.first:
-                    course.moved(Reached(start + part.first - group.first, cotangents, numbers))
+                    course.moved(Reached(start + part.first - group.first, cotangents, numbers, series))
             for term in added:
                 cotangents = self.with_added(cotangents, term.cotangents)
             numbers += [(term.value, term.direct) for term in added]
             free.add({name: found[name] for name in state})
-            course.moved(Reached(start, cotangents, numbers))
+            course.moved(Reached(start, cotangents, numbers, series))
         value = math.fsum(value for value, _ in numbers)
         direct = {name: math.fsum(each.get(name, 0.0) for _, each in numbers) for name in self.adjoint.direct}
-        cotangents = self.at_start(cotangents, {**stored.kept(0), **constant})
-        result = self.result(value, cotangents, direct)
+        cotangents = self.completed(self.at_start(cotangents, {**stored.kept(0), **constant}), -1, series)
+        result = self.result(value, cotangents, direct, series)
         returned = {one.field for one in self.adjoint.unknowns if one.key in result.arrays}
         free.add({**constant, **{name: array for name, array in cotangents.items() if name not in returned}})
         free.trim()
@@ -368,23 +379,49 @@ class Sweep:
                 cotangents = {**cotangents, **dict(zip(problem.derived[key], of_cells, strict=True))}
         return cotangents
 
-    def result(self, value: float, cotangents: Fields, direct: Mapping[str, float]) -> Result:
-        """Return the result of a sweep with these derivatives at t = 0, by field of the adjoint problem."""
-        parameters, unknowns = self.forward.problem.parameters, self.adjoint.unknowns
-        fields = {one.field: cotangents[one.field] for one in unknowns}
-        numbers = dict[str, float]()
-        for is_number, (part, reductions) in self.reductions.items():
-            low, high, broken = reductions.extremes(fields, parameters, 0.0)
-            for one, count in zip(part, broken, strict=True):
-                if count:
-                    raise NumericsError(
-                        f"gradient: expected finite derivatives with respect to {one.key}, but {count} cells have none; see "
-                        "whether the equation has a square root, a power or a quotient at 0, and whether dt is stable"
-                    )
-            if is_number:
-                totals = reductions.sums(fields, parameters, 0.0, np.maximum(np.abs(low), np.abs(high)))
-                numbers = {one.key: float(sum_) + direct[one.name] for one, sum_ in zip(part, totals, strict=True)}
-        return Result(value, numbers, {one.key: fields[one.field] for one in unknowns if one.kind != "number"})
+    def completed(self, cotangents: Fields, step: int, series: Mapping[str, np.ndarray]) -> Fields:
+        """Add up the fields of hat functions that no step up to number ``step``, counted from 0, reaches. Collective.
+
+        The sums are put into ``series``. In the result, these fields are 0. Raises NumericsError, on all processes, if a
+        derivative is not finite.
+        """
+        for key, hats in self.adjoint.hats.items():
+            for number in hats.complete(step):
+                name = hats.fields[number % hats.count]
+                sums, parameters = self.sums_of_hats[name], self.forward.problem.parameters
+                largest = self.largest([key], sums, cotangents)
+                series[key][hats.reached[number]] = sums.sums(cotangents, parameters, 0.0, largest)[0]
+                empty = self.free.filled({name: 0.0}, cotangents[name])
+                self.free.add({name: cotangents[name]})
+                cotangents = {**cotangents, **empty}
+        return cotangents
+
+    def largest(self, keys: Sequence[str], reductions: Reductions, fields: Fields) -> np.ndarray:
+        """The largest magnitudes of derivatives per cell with respect to ``keys``, in the order of the reductions. Collective.
+
+        Raises NumericsError, on all processes, if one is not finite.
+        """
+        low, high, broken = reductions.extremes(fields, self.forward.problem.parameters, 0.0)
+        for key, count in zip(keys, broken, strict=True):
+            if count:
+                raise NumericsError(
+                    f"gradient: expected finite derivatives with respect to {key}, but {count} cells have none; see "
+                    "whether the equation has a square root, a power or a quotient at 0, and whether dt is stable"
+                )
+        return np.maximum(np.abs(low), np.abs(high))
+
+    def result(
+        self, value: float, cotangents: Fields, direct: Mapping[str, float], series: Mapping[str, np.ndarray]
+    ) -> Result:
+        """Return the result of a sweep with these derivatives at t = 0, by field of the adjoint problem, and ``series``."""
+        parameters, (of_numbers, reductions) = self.forward.problem.parameters, self.reductions[True]
+        of_fields, others = self.reductions[False]
+        fields = {one.field: cotangents[one.field] for one in (*of_numbers, *of_fields)}
+        largest = self.largest([one.key for one in of_numbers], reductions, fields)
+        totals = reductions.sums(fields, parameters, 0.0, largest)
+        numbers = {one.key: float(sum_) + direct[one.name] for one, sum_ in zip(of_numbers, totals, strict=True)}
+        self.largest([one.key for one in of_fields], others, fields)
+        return Result(value, numbers, {one.key: fields[one.field] for one in of_fields}, series)
 
 
 @functools.partial(jax.jit, donate_argnums=0, keep_unused=True)

@@ -111,9 +111,9 @@ def _with_step(problem: Problem) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Moved:
-    """A direction of the unknowns of one member: its numbers by name, and its arrays by field."""
+    """A direction of the unknowns of one member: its numbers and time series by name, and its arrays by field."""
 
-    numbers: Mapping[str, float]
+    numbers: Mapping[str, Any]
     arrays: Fields
 
 
@@ -126,12 +126,17 @@ def _direction(members: Members, number: int) -> Moved:
     """A random direction for the member of this number. Those of unknowns that all members share are the same. Collective."""
     sweep = members.sweeps[number]
     forward, start = sweep.forward, sweep.forward.initial_fields()
-    numbers, arrays, count = dict[str, float](), Fields(), len(members.unknowns)
+    numbers, arrays, count = dict[str, Any](), Fields(), len(members.unknowns)
     for stream, one in enumerate(members.unknowns):
         own = number * count if one.key in members.own else 0
         if one.kind == "number":
             size = 0.7 * (abs(forward.problem.parameters[one.name]) or 1.0)
             numbers[one.name] = size * (-1) ** (own // count)
+            continue
+        if one.kind == "series":
+            samples = forward.problem.parameters[one.name]
+            random = np.random.default_rng(stream).uniform(-1.0, 1.0, len(samples))
+            numbers[one.name] = (np.abs(samples).max() or 1.0) * random
             continue
         largest = float(forward.communicator.maximum(np.array([np.abs(forward.block(start[_place(one)])).max()]))[0])
         arrays |= forward.put({_place(one): _random(sweep, stream + own, largest or 1.0)})
@@ -145,6 +150,9 @@ def _remainders(members: Members, plans: Sequence[SweepPlan]) -> tuple[float, ..
         along = _direction(members, number)
         for one in members.unknowns:
             if number and one.key not in members.own:
+                continue
+            if one.kind == "series":
+                slope += math.fsum(along.numbers[one.name] * total.series[one.key])
                 continue
             given: Any = total.numbers[one.key] if one.kind == "number" else total.blocks[one.key]
             derivative = given[number] if one.key in members.own else given

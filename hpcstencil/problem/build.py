@@ -157,7 +157,7 @@ def _alone(config: Config, contents: Mapping[str, ArrayContents], listed: Collec
         equation=model.equation,
         fields=(*layers.trees, *remembered),
         trees=trees,
-        parameters=model.numbers,
+        parameters={**model.numbers, **model.samples},
         symbols=model.symbols,
         bounds=bounds,
         initial=masked_initial(mask, placed.initial(initial, faces)),

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+
 from hpcstencil.config.names import allowed_name, check_fields
 from hpcstencil.config.settings import Config
 from hpcstencil.equations import EQUATIONS, Custom, Equation, Reflecting, Signalling, Split, Staggered
@@ -21,6 +23,7 @@ from hpcstencil.symbolic.expressions import (
     Field,
     Node,
     Parameter,
+    Samples,
     Series,
     Time,
     node,
@@ -40,6 +43,7 @@ class Model:
     """An equation with its parameters, before boundary conditions, absorbing layers and mask are applied.
 
     - ``given``: parameters as numbers or text, with defaults filled in, without time series
+    - ``samples``: samples of the time series in gradient.of, which are passed to compiled code at run time, by name
     - ``symbols``: all parameters as nodes
     - ``trees``: time derivatives by field, without ``damping``
     - ``damping``: parts of time derivatives that a multistep method treats separately, by field
@@ -53,6 +57,7 @@ class Model:
     equation: Equation
     fields: tuple[str, ...]
     given: Mapping[str, float | str]
+    samples: Mapping[str, np.ndarray]
     symbols: Mapping[str, Node]
     trees: Mapping[str, Node]
     damping: Mapping[str, Node]
@@ -95,8 +100,12 @@ def model_of(config: Config, contents: Mapping[str, ArrayContents]) -> Model:
         elif isinstance(text, str):
             _refuse_others(config, name, text, given)
             symbols[name] = parse(text, scope, f"equation.{name}")
+    samples = {}
     for name, series in config.equation.series.items():
-        symbols[name] = Series(Time(), contents[key_of(name)].samples, series.dt)
+        values = contents[key_of(name)].samples
+        if key_of(name) in config.gradient.of:
+            samples[name] = np.array(values, np.float64)
+        symbols[name] = Series(Time(), Samples(name, len(values)) if name in samples else values, series.dt)
     unknowns = {name: Field(name) for name in fields}
     numbers, masked = _numbers(config, given, symbols), config.mask is not None
     stencils = {
@@ -117,7 +126,9 @@ def model_of(config: Config, contents: Mapping[str, ArrayContents]) -> Model:
     _refuse_unused(config, custom, [*trees.values(), *damping.values()], symbols)
     positions = _positions(equation, config, fields)
     reflected = _reflected(equation, config, fields)
-    return Model(equation, fields, given, symbols, trees, damping, signals, positions, reflected, space, source)
+    return Model(
+        equation, fields, given, samples, symbols, trees, damping, signals, positions, reflected, space, source
+    )
 
 
 def _equation(config: Config) -> tuple[Equation, str]:

@@ -42,7 +42,8 @@ class Problem:
     ``parts``           time derivatives that the method evaluates at some of its stage values instead of `slopes`, by field:
                         parts of them, by the number of the stage value
     ``parameters``      numbers passed to compiled code at run time, by name: a float, or an array of shape (members,) if
-                        the members of an ensemble differ in it. Parameters given as expressions are part of the trees
+                        the members of an ensemble differ in it; and the samples of time series in gradient.of, float64 of
+                        shape (samples,). Parameters given as expressions and other time series are part of the trees
     ``symbols``         every parameter as a node, by name: numbers, expressions, files and time series
     ``bounds``          largest magnitude of every parameter over the grid, time and all members
     ``initial``         initial expressions, for the fields that have one
@@ -112,6 +113,25 @@ class Problem:
         assert steps is not None
         shape = (steps // receivers.every + 1, len(receivers.places))
         return observed(self.config, self.misfit, shape, held)
+
+    @property
+    def listed(self) -> frozenset[str]:
+        """The parameters in which the members of an ensemble differ."""
+        keys = (key.partition(".") for key in self.config.ensemble)
+        return frozenset(name for table, _, name in keys if table == "equation") & self.parameters.keys()
+
+    @property
+    def sampled(self) -> dict[str, int]:
+        """The time series whose samples are passed to compiled code at run time, with their lengths."""
+        return {
+            name: len(value) for name, value in self.parameters.items() if np.ndim(value) and name not in self.listed
+        }
+
+    @property
+    def numbers(self) -> tuple[str, ...]:
+        """The names of the parameters that are numbers."""
+        sampled = self.sampled
+        return tuple(name for name in self.parameters if name not in sampled)
 
     @property
     def layout(self) -> Layout:

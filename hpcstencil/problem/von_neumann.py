@@ -112,7 +112,7 @@ class Frozen:
             case Time():
                 return np.float64(0.0)
             case Series():
-                return numpy_evaluate.evaluate(at_time(tree, 0.0))
+                return numpy_evaluate.evaluate(at_time(tree, 0.0), values=self.parameters)
             case DivGrad():
                 gradient, mean, divergence = self.discretization.div_grad(tree)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -73,15 +73,17 @@ class Gradient:
 def collected(members: Members, total: Total) -> dict[str, Any]:
     """The gradient by the entry of gradient.of. All processes call this together.
 
-    A number is a float, or a float64 array with a value per member. An array on the global grid, in the dtype of the run,
+    A number is a float, or a float64 array with a value per member. A time series is a float64 array with a value per sample.
+    An array on the global grid, in the dtype of the run,
     perhaps with the members first, is on rank 0; it is None on other processes.
     """
-    gradient = {**total.numbers, **gathered_blocks(members.forward, total.blocks)}
+    gradient = {**total.numbers, **total.series, **gathered_blocks(members.forward, total.blocks)}
     return {one.key: gradient[one.key] for one in members.unknowns}
 
 
-def gathered_blocks(simulation: Simulation, blocks: Mapping[str, Any]) -> dict[str, Any]:
-    """Numbers as they are, and arrays on the global grid from this process's blocks, on rank 0, None on other processes.
+def gathered_blocks(simulation: Simulation, blocks: Mapping[str, Any], series: Collection[str] = ()) -> dict[str, Any]:
+    """Numbers and time ``series`` as they are, and arrays on the global grid from this process's blocks, on rank 0, None on
+    other processes.
 
     Blocks may have the members of an ensemble as first axis. All processes call this together.
     """
@@ -89,7 +91,7 @@ def gathered_blocks(simulation: Simulation, blocks: Mapping[str, Any]) -> dict[s
     shape, communicator = simulation.problem.config.grid.shape, simulation.communicator
     return {
         key: gathered(communicator, value, starts, (*np.shape(value)[: -len(shape)], *shape))
-        if np.ndim(value)
+        if np.ndim(value) and key not in series
         else value
         for key, value in blocks.items()
     }

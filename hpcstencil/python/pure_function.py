@@ -145,13 +145,13 @@ def _parameters(simulation: Simulation, given: Mapping[str, Any]) -> tuple[dict[
         key = f'parameters["{name}"]'
         if name in fields:
             continue
-        if name in problem.symbols and name not in problem.parameters:
+        if name in problem.symbols and name not in problem.numbers:
             raise InputError(
                 f"{key}: expected a number or a field read from a file, but the input has an expression or a time series "
                 "for it; give it a number there, or make another simulation"
             )
         if name not in problem.parameters:
-            raise unknown("parameters", "parameter", name, (*problem.parameters, *fields))
+            raise unknown("parameters", "parameter", name, (*problem.numbers, *fields))
         shapes = {(), np.shape(problem.parameters[name])}
         if jnp.shape(value) not in shapes:
             expected = " or ".join(["a number", *(f"the shape {shape} of the members" for shape in shapes if shape)])

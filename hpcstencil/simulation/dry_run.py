@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from hpcstencil.adjoint.limits import plan_of_fit
-from hpcstencil.adjoint.members import data_of_member, differing, per_member, single_runs
+from hpcstencil.adjoint.members import data_of_member, differing, per_member, refuse_own_steps, single_runs
 from hpcstencil.adjoint.plan import plan_of, steps_at_once
 from hpcstencil.adjoint.problem import adjoint_of
 from hpcstencil.adjoint.run_steps import steps_of
@@ -104,6 +104,7 @@ def _gradient(problem: Problem, topology: Topology, kernel: str) -> list[str]:
             "gradient              the steps follow the solution: a run records them, then the reverse sweep is planned"
         ]
     for member, one in enumerate(runs):
+        refuse_own_steps(adjoint, one)
         one.observed(data_of_member(problem, {}, member))  # refuses data that do not fit
     at_once = steps_at_once(adjoint, topology, kernel)
     plans = [plan_of(adjoint, topology, at_once, steps_of(one)) for one in runs]

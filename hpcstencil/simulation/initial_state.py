@@ -75,8 +75,7 @@ def solid_in_expression(problem: Problem, ranges: Sequence[Range]) -> list[np.nd
     mask = problem.mask
     if mask is None or mask.is_read:
         return []
-    listed = {name for name, value in problem.parameters.items() if np.ndim(value)} if problem.members else set()
-    each = problem.members if mask.differs(listed) else (problem.members or (problem,))[:1]
+    each = problem.members if mask.differs(problem.listed) else (problem.members or (problem,))[:1]
     dtype = np.dtype(bool)
     return [numpy_evaluate.block_values(mask.solid, one.config.grid, ranges, one.parameters, dtype) for one in each]
 

@@ -191,6 +191,18 @@ class StepSize(Node):
     """The size dt of the time step. It occurs only in the slopes of a method that takes damping implicitly."""
 
 
+@dataclass(frozen=True)
+class Samples:
+    """Samples of a time series that are passed to compiled code at run time: the parameter ``name``, float64 of shape
+    (count,)."""
+
+    name: str
+    count: int
+
+    def __len__(self) -> int:
+        return self.count
+
+
 @frozen
 class Series(Node):
     """A time-dependent parameter, interpolated linearly between the samples ``values`` at times 0, dt, 2 dt, ...
@@ -200,7 +212,7 @@ class Series(Node):
     """
 
     operand: Node
-    values: tuple[float, ...]
+    values: tuple[float, ...] | Samples
     dt: float
     slope: bool = False
 

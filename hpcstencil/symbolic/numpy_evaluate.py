@@ -21,6 +21,7 @@ from hpcstencil.symbolic.expressions import (
     Parameter,
     Pointwise,
     Reduction,
+    Samples,
     Series,
     Time,
     bottom_up,
@@ -43,8 +44,9 @@ def evaluate(
     """Evaluate a tree in float64. The result has the broadcast shape of the arrays that the tree uses.
 
     ``coordinates`` are float64 arrays, one per axis, that broadcast against each other. ``values`` maps each Parameter,
-    Field, Reduction or Time node in the tree to a number or an array. ``index`` holds global cell indices in the shape
-    of the result; only noise uses them. Raises TypeError for operators, which need neighbouring cells.
+    Field, Reduction or Time node in the tree, and the Parameter of `Samples`, to a number or an array. ``index`` holds global
+    cell indices in the shape of the result; only noise uses them. Raises TypeError for operators, which need neighbouring
+    cells.
     """
 
     def value(part: Node) -> Any:
@@ -59,7 +61,7 @@ def evaluate(
                 assert index is not None
                 return uniform(seed, stream, index)
             case Series(operand):
-                return _sampled(part, value(operand))
+                return _sampled(part, value(operand), values or {})
             case Pointwise("power", (base, Constant(exponent))) if (n := integer_power(exponent)) is not None:
                 return value(base) ** n
             case Pointwise(function, arguments):
@@ -70,9 +72,11 @@ def evaluate(
         return value(tree)
 
 
-def _sampled(series: Series, at: Any) -> Any:
+def _sampled(series: Series, at: Any, known: Mapping[Any, Any]) -> Any:
     """The value, or slope, of a time series at the times ``at``: float64, in their shape."""
-    values, place = np.array(series.values), np.asarray(at, np.float64) * (1.0 / series.dt)
+    samples = series.values
+    values = np.asarray(known[Parameter(samples.name)] if isinstance(samples, Samples) else samples)
+    place = np.asarray(at, np.float64) * (1.0 / series.dt)
     last = len(values) - 1
     inside = (place >= 0) & (place <= last * (1 + ROUNDED))
     place = np.minimum(place, last)

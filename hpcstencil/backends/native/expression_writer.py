@@ -24,6 +24,7 @@ from hpcstencil.symbolic.expressions import (
     Neighbour,
     Node,
     Pointwise,
+    Samples,
     StepSize,
     Time,
     varies,
@@ -62,6 +63,8 @@ class Numbers:
     ----------
     parameters
         The names of the values in p[], in order.
+    sampled
+        The names and lengths of time series in p[], in order. They follow the parameters and one number more.
     constants
         The values of c[], in order.
     blocks
@@ -71,6 +74,7 @@ class Numbers:
     """
 
     parameters: Sequence[str]
+    sampled: Mapping[str, int] = field(default_factory=dict)
     constants: list[float] = field(default_factory=list)
     blocks: dict[tuple[float, ...], int] = field(default_factory=dict)
     furthest: list[int] = field(
@@ -89,6 +93,14 @@ class Numbers:
             self.blocks[values] = len(self.constants)
             self.constants.extend(values)
         return self.blocks[values]
+
+    def samples_of(self, values: tuple[float, ...] | Samples) -> str:
+        """Return the C++ expression for a pointer to the samples of a time series."""
+        if not isinstance(values, Samples):
+            return f"c + {self.block(values)}"
+        names = list(self.sampled)
+        before = sum(self.sampled[name] for name in names[: names.index(values.name)])
+        return f"p + {len(self.parameters) + 1 + before}"
 
 
 def changes(tree: Node) -> bool:

@@ -206,6 +206,13 @@ class Native:
         each = [jnp.asarray(value, jnp.float64) for value in values]
         return jnp.stack([jnp.broadcast_to(x, (self.members,)) for x in each] if self.members else each, -1)
 
+    def _parameters(self, parameters: Parameters) -> jax.Array:
+        """Return the values of p[]: the parameters, one number more, and the samples of time series."""
+        numbers = self._numbers([*(parameters[name] for name in self.program.parameters), 0.0])
+        samples = [jnp.asarray(parameters[name], jnp.float64) for name in self.program.sampled]
+        rows = [jnp.broadcast_to(x, (self.members, *x.shape)) for x in samples] if self.members else samples
+        return jnp.concatenate([numbers, *rows], -1) if rows else numbers
+
     def _called(
         self,
         given: Sequence[jax.Array],
@@ -234,7 +241,7 @@ class Native:
             *given,
             *spare,
             *(strip for strip in received if strip is not None),
-            self._numbers([*(parameters[name] for name in self.program.parameters), 0.0]),
+            self._parameters(parameters),
             np.array([*self.program.constants, 0.0]),
             jnp.stack([jnp.asarray(n, jnp.int64) for n in frame.counts]),
             touching * on_boundary,

@@ -188,7 +188,7 @@ class Text:
     def __init__(self, problem: Problem) -> None:
         self.axis_of = AXIS_OF[problem.config.grid.ndim]
         self.discretization = problem.discretization
-        self.numbers = Numbers(tuple(problem.parameters))
+        self.numbers = Numbers(problem.numbers, problem.sampled)
         self.scalars = Scalars(self.numbers, self.discretization, self.axis_of)
         self.tables = Functions(self.numbers, self.discretization, self.axis_of)
         self.fixed = Functions(self.numbers, self.discretization, self.axis_of)

@@ -30,8 +30,9 @@ class Program:
         The C++ text of the cost model, which computes no steps. Equations with the same stencils share it.
     fields, errors
         The names of the fields that it steps, and of the fields whose estimated errors it returns.
-    parameters, constants
-        The names of the values in p[] of the text, and the values of c[], both in order.
+    parameters, sampled, constants
+        The names of the values in p[] of the text, those of the time series that follow them, and the values of c[], all in
+        order.
     fixed
         The number of arrays with functions of several coordinates, which the program keeps between calls.
     sections
@@ -47,6 +48,7 @@ class Program:
     fields: tuple[str, ...]
     errors: tuple[str, ...]
     parameters: tuple[str, ...]
+    sampled: tuple[str, ...]
     constants: tuple[float, ...]
     fixed: int
     sections: tuple[Section, ...]
@@ -83,7 +85,8 @@ def program(problem: Problem) -> Program:
             outline=outlined,
             fields=plan.fields,
             errors=tuple(problem.errors()),
-            parameters=tuple(problem.parameters),
+            parameters=problem.numbers,
+            sampled=tuple(problem.sampled),
             constants=tuple(step.text.numbers.constants),
             fixed=len(step.text.fixed.texts),
             sections=sections(step.passes[: len(step.parts)], plan.arrays, beside(sides), plan.ends, step.text.axis_of),
@@ -255,7 +258,7 @@ def text(step: Step, sides: Sides) -> str:
         *counts(
             step,
             step.text.numbers.furthest,
-            PARAMETERS=len(step.plan.problem.parameters),
+            PARAMETERS=len(step.plan.problem.numbers),
             CONSTANTS=len(step.text.numbers.constants),
             TABLES=len(tables),
             FIXED=len(fixed),

@@ -40,10 +40,8 @@ class Scalar(Writer):
                 return "real(dt)"
             case Series(operand, values, dt, slope):
                 time = f"time + {self.node!r} * dt" if operand == Time() else f"double({self.value(operand, at)})"
-                samples, per_second = self.numbers.block(values), self.numbers.constant(1.0 / dt)
-                return (
-                    f"real(series(({time}) * {per_second}, c + {samples}, {len(values)}, {per_second}, {int(slope)}))"
-                )
+                samples, per_second = self.numbers.samples_of(values), self.numbers.constant(1.0 / dt)
+                return f"real(series(({time}) * {per_second}, {samples}, {len(values)}, {per_second}, {int(slope)}))"
             case Coordinate(axis):
                 a = self.axis_of[axis]
                 self.numbers.furthest[a] = max(self.numbers.furthest[a], abs(at[a]))

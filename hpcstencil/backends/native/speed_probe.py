@@ -92,7 +92,8 @@ def seconds_per_step(
     origins = (ctypes.c_void_p * 3)(*(place.ctypes.data + MARGIN * place.itemsize for place in places))
     call.coordinates = ctypes.cast(origins, Pointers)
     given = [float(np.ravel(problem.parameters[name])[0]) for name in program.parameters]
-    parameters, constants = np.array([*given, 0.0]), np.array([*program.constants, 0.0])
+    samples = [np.asarray(problem.parameters[name]) for name in program.sampled]
+    parameters, constants = np.concatenate([[*given, 0.0], *samples]), np.array([*program.constants, 0.0])
     call.parameters, call.constants = parameters.ctypes.data, constants.ctypes.data
     best, steps, begun = float("inf"), 1, time.perf_counter()
     while steps <= PROBE_STEPS and time.perf_counter() - begun < PROBE_SECONDS:

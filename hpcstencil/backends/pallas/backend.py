@@ -40,7 +40,7 @@ class PallasBackend:
         if leaves_compiled_code(topology) and not most_steps(problem, topology):
             raise Unsupported("blocks are too thin for a whole step between two exchanges outside compiled code")
         parts = [part for tree in problem.differentiated() for part in walk(tree)]
-        if any(isinstance(part, Series) for part in parts):
+        if problem.sampled or any(isinstance(part, Series) for part in parts):
             raise Unsupported("time series are computed by the other kernels")
         if any(isinstance(part, Convolution) and is_large(part.stencil) for part in parts):
             raise Unsupported(f"stencils of more than {UNROLLED} weights are summed by the other kernels")

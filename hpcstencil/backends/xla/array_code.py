@@ -90,7 +90,7 @@ def array_code(
     """Return the array code of a problem. ``stencils`` is the name of a kernel in `stencil_kernels.KERNELS`."""
     rules = rules_of(problem, tiled(KERNELS[stencils], plan.topology.tiles))
     needs = problem.needs(problem.rates())
-    listed = {name for name, value in problem.parameters.items() if np.ndim(value)} if problem.members else None
+    listed = problem.listed if problem.members else None
     made: dict[int, RightHandSide] = {}  # by the id of their trees, so that equal ones are compiled once
 
     def rhs_of(trees: Mapping[str, Node]) -> RightHandSide:

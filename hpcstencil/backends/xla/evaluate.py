@@ -34,6 +34,7 @@ from hpcstencil.symbolic.expressions import (
     Node,
     Parameter,
     Pointwise,
+    Samples,
     Series,
     StepSize,
     Time,
@@ -140,13 +141,14 @@ class Evaluation:
 
     def series(self, tree: Series, time: Any) -> jax.Array:
         """Return the time series ``tree``, or its slope, at a time: float64 of shape (1,); 0 outside the samples."""
-        values, per_second = np.array(tree.values), self.frame.constants.get(1.0 / tree.dt, 1.0 / tree.dt)
+        samples, per_second = tree.values, self.frame.constants.get(1.0 / tree.dt, 1.0 / tree.dt)
+        values = jnp.asarray(self.parameters[samples.name] if isinstance(samples, Samples) else np.array(samples))
         place = jnp.reshape(jnp.asarray(time, jnp.float64), (1,)) * per_second
         last = len(values) - 1
         inside = (place >= 0) & (place <= last * (1 + ROUNDED))
         place = jnp.minimum(place, last)
         first = jnp.clip(jnp.floor(place), 0, last - 1).astype(jnp.int32)
-        below, above = jnp.asarray(values)[first], jnp.asarray(values)[first + 1]
+        below, above = values[first], values[first + 1]
         found = (above - below) * per_second if tree.slope else below + (place - first) * (above - below)
         return jnp.where(inside, found, 0.0)
 

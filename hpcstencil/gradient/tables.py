@@ -1,0 +1,40 @@
+"""Arrays of numbers that are not over the grid, in checkpoints of gradients and fits: rank 0 writes and reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from hpcstencil.checkpoint.checkpoint import Part, read_checkpoint
+from hpcstencil.runtime.communicator import Communicator
+
+TABLES = "tables/"  # begins the names of these arrays
+
+
+def part_of(table: np.ndarray, communicator: Communicator, ndim: int) -> Part:
+    """A table of numbers along the first of ``ndim`` axes."""
+    ranges = _ranges(table.size, communicator, ndim)
+    block = table.reshape(-1, *[1] * (ndim - 1))
+    return Part(np.ascontiguousarray(block[tuple(slice(*pair) for pair in ranges)]), ranges, block.shape)
+
+
+def read(path: Path, name: str, size: int, communicator: Communicator, ndim: int) -> np.ndarray:
+    """Read the ``size`` numbers of a table of a checkpoint, equal on all processes: shape (size,). Collective."""
+    blocks, _, _ = read_checkpoint(path, _ranges(size, communicator, ndim), communicator, (TABLES + name,))
+    found: np.ndarray = communicator.broadcast(blocks[TABLES + name].reshape(-1))
+    return found
+
+
+def shape_of(name: str, scalars: Mapping[str, object]) -> tuple[int, ...]:
+    """The shape of a table from the scalars of a checkpoint, which has an entry for each axis; () if there is no table."""
+    shape = list[int]()
+    while isinstance(n := scalars.get(f"{name} {len(shape)}"), int):
+        shape.append(n)
+    return tuple(shape)
+
+
+def _ranges(size: int, communicator: Communicator, ndim: int) -> list[tuple[int, int]]:
+    """The index ranges of a table of ``size`` numbers: all of it on rank 0, and none on other processes."""
+    return [(0, n if communicator.rank == 0 else 0) for n in (size, *[1] * (ndim - 1))]
