@@ -49,6 +49,14 @@ CASES: dict[str, dict[str, Any]] = {
         "dt": 1.0,
     },
 }
+CASES["source"] = {
+    "equation": {"name": "acoustic"},
+    "initial": {"p": SPOT},
+    "numerics": {"integrator": "leapfrog"},
+    "objective": {"J": "integral(p**2)"},
+    "gradient": {"of": ["equation.source"]},
+    "dt": 0.3,
+}
 CASES["disk"] = CASES["rk4"]
 SMALL = 48
 CASES["initial"] = {**CASES["wave"], "gradient": {"of": ["initial.u"]}}
@@ -59,6 +67,7 @@ SAID = {
     "wave": "wave, gradient of c, all states",
     "heat": "heat, initial state, euler",
     "initial": "wave, initial state, leapfrog",
+    "source": "acoustic, time series of the source, a sample per step",
 }
 
 
@@ -73,6 +82,9 @@ def tables(case: str, cells: int, steps: int, states: int) -> dict[str, Any]:
     made["time"] = {"dt": given["dt"], "end": given["dt"] * steps}
     if case == "wave":
         made["equation"]["c"] = np.linspace(0.8, 1.0, cells)[:, None, None] * np.ones((cells, cells, cells))
+    if case == "source":
+        place = dict.fromkeys(("xs", "ys", "zs"), cells / 2)
+        made["equation"] |= {**place, "source": {"series": np.zeros(steps + 1), "dt": given["dt"]}}
     if case in ("euler", "rk4", "disk"):
         made["gradient"]["checkpoints"] = states
     if case == "disk":

@@ -27,6 +27,7 @@ shallow_water --field h
 swift_hohenberg
 wave --time 0.7
 gradients/heat_source
+gradients/heater
 gradients/spots
 "
 folder=$(mktemp -d)

@@ -96,11 +96,10 @@ def taylor_slopes(sweep: Sweep, fields: Mapping[str, np.ndarray], size: float = 
     return [float(np.log2(a / b)) for a, b in zip(remainders[:-1], remainders[1:], strict=True)]
 
 
-def bytes_of(total: Total) -> tuple[float, dict[str, bytes], dict[str, bytes]]:
-    """(objective, bytes of the derivatives with respect to numbers, and of this process's blocks of the others)."""
-    return total.value, *(
-        {key: np.asarray(x).tobytes() for key, x in each.items()} for each in (total.numbers, total.blocks)
-    )
+def bytes_of(total: Total) -> tuple[float, dict[str, bytes]]:
+    """(objective, bytes of the derivatives with respect to numbers, time series, and this process's blocks of the others)."""
+    each = {**total.numbers, **total.series, **total.blocks}
+    return total.value, {key: np.asarray(x).tobytes() for key, x in each.items()}
 
 
 def in_memory(members: Members) -> Total:

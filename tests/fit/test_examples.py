@@ -37,6 +37,14 @@ def test_the_sources_of_heat(found):
         assert float((weight * y).sum()) == pytest.approx(place[1], abs=0.05)
 
 
+def test_the_time_course_of_a_heater(found):
+    with found("heater") as file:
+        s, t = file["equation.s"][:], file["equation.s.time"][:]
+        assert file.attrs["end"].startswith("converged") and [*file["equation.s"].dims[0].keys()] == ["equation.s.time"]
+    assert s.min() >= 0.0
+    assert np.abs(s - (np.exp(-8 * (t - 1) ** 2) + 0.6 * np.exp(-20 * (t - 2.6) ** 4))).max() < 0.08
+
+
 @pytest.mark.long
 def test_the_layers_of_the_ground(found):
     with found("layered_model", "--set", "fit.steps=8") as file, h5py.File(INPUTS / "layered_model.hdf5") as data:

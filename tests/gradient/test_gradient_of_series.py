@@ -126,8 +126,7 @@ def test_an_interrupted_sweep_has_the_same_bits(samples, tmp_path, members):
     while result is None:
         result, attempts = attempt(sweeps, tmp_path / "g.h5", 12), attempts + 1
         assert attempts < 50
-    assert attempts > 1 and bytes_of(result) == bytes_of(expected)
-    assert result.series["equation.s"].tobytes() == expected.series["equation.s"].tobytes()
+    assert attempts > 1 and bytes_of(result) == bytes_of(expected) and len(bytes_of(result)[1]) == 2
 
 
 def test_from_python_and_by_the_command_it_is_the_same(samples, tmp_path, monkeypatch, capsys):
@@ -166,7 +165,7 @@ def test_fields_take_turns():
     ({"objective": {"J": "s*integral(u)"}}, "gradient.of: not available yet for equation.s, a time series on which the"),
     ({"objective": {"J": "integral(dx(u)**2)"}}, "gradient.of: not available yet for equation.s, .* or by boundary values"),
     ({"time": {"end": 0.1, "tolerance": 1e-4}}, "time.tolerance: the gradient with respect to equation.s is not available yet"),
-    ({"boundary": {"x": {"robin": {"a": "s", "b": 1.0, "value": 0.0}}}}, "gradient.of: not available yet for parameters in a or b"),
+    ({"boundary": {"x": {"robin": {"a": "s", "b": 1.0, "value": 0.0}}}}, "gradient.of: not available yet for parameters in a"),
 ])  # fmt: skip
 def test_what_is_not_available_is_refused(samples, change, words):
     if "tolerance" in change.get("time", {}):

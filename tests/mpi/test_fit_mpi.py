@@ -2,6 +2,7 @@
 
 import time
 
+import numpy as np
 import pytest
 from gradients import members_from
 from support import simulation_of
@@ -20,18 +21,22 @@ pytestmark = [pytest.mark.mpi, *([] if environment_size() == 2 else [pytest.mark
 
 GIVEN = {
     "grid": {"shape": [18, 15], "upper": [1.8, 1.5]},
-    "equation": {"name": "custom", "A": 0.5, "rhs": {"u": "0.05*laplacian(u) + A*u*(1 - u) + dx(v)", "v": "0.1*u - v"}},
+    "equation": {
+        "name": "custom",
+        "A": 0.5,
+        "rhs": {"u": "0.05*laplacian(u) + A*u*(1 - u) + dx(v) + s", "v": "0.1*u - v"},
+    },
     "initial": {"u": "exp(-4*((x - 1)**2 + (y - 1)**2))", "v": "A*x"},
     "boundary": {"x": {"dirichlet": 0.1}},
     "numerics": {"integrator": "ssprk2"},
     "time": {"end": 0.1, "dt": 0.02},
     "objective": {"misfit": "integral((u - 0.3*(1 + x*y/4))**2)"},
-    "gradient": {"of": ["initial.u", "equation.A"]},
+    "gradient": {"of": ["initial.u", "equation.A", "equation.s"]},
 }
 FIT = {
-    "lower": {"initial.u": 0.0},
+    "lower": {"initial.u": 0.0, "equation.s": -0.2},
     "upper": {"equation.A": 0.6},
-    "smoothing": {"initial.u": 0.15},
+    "smoothing": {"initial.u": 0.15, "equation.s": 0.03},
     "frozen": {"initial.u": "x < 0.3"},
 }
 
@@ -43,7 +48,8 @@ def communicator():
 
 def found(path, communicator, steps, devices=1, resume=False):
     """(rows, unknowns on the whole grid on rank 0) of a fit."""
-    given = {**GIVEN, "fit": {**FIT, "steps": steps}}
+    series = {"s": {"series": str(path.parent / "samples.npy"), "dt": 0.03}}
+    given = {**GIVEN, "equation": {**GIVEN["equation"], **series}, "fit": {**FIT, "steps": steps}}
     members, plans = members_from(given, communicator, devices, "native", found=["u"]).planned(lambda _: {})
     problem = members.forward.problem
     result = fitted(
@@ -57,12 +63,13 @@ def found(path, communicator, steps, devices=1, resume=False):
         Duration(),
         quiet=True,
     )
-    blocks = gathered_blocks(members.forward, result.state.point.unknowns)
+    blocks = gathered_blocks(members.forward, result.state.point.unknowns, ["equation.s"])
     return result.state.rows, {key: None if value is None else value.tobytes() for key, value in blocks.items()}
 
 
 def test_every_decomposition_finds_the_same(communicator, tmp_path_factory):
     folder = communicator.broadcast(tmp_path_factory.mktemp("fit") if communicator.rank == 0 else None)
+    from_rank_0(communicator, lambda: np.save(folder / "samples.npy", np.zeros(5)))
     expected = from_rank_0(communicator, lambda: found(folder / "alone.h5", OneProcess(), 6))
     assert len(expected[0]) == 7 and expected[0][-1].objective < 0.5 * expected[0][0].objective
     # The first half on two devices per process, the second on one.

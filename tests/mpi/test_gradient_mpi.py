@@ -135,3 +135,38 @@ def test_steps_that_are_reversed_together_give_the_same_gradient(communicator, r
         index = tuple(slice(*r) for r in sweep.forward.ranges)
         for key, block in others[2].items():
             assert block.tobytes() == np.ascontiguousarray(whole[key][index]).tobytes(), (key, devices)
+
+
+SERIES = [("plate", "float32", "euler", 2), ("layers", "float32", "leapfrog", 0), ("plate", "float64", "rk4", 0)]
+
+
+@pytest.mark.parametrize("row", [
+    pytest.param(row[:3], id="-".join(row[:3]), marks=() if row[3] == environment_size() else pytest.mark.long)
+    for row in SERIES
+])  # fmt: skip
+def test_every_decomposition_gives_the_same_gradient_of_a_series(communicator, row, tmp_path_factory):
+    folder = communicator.broadcast(tmp_path_factory.mktemp("series") if communicator.rank == 0 else None)
+    from_rank_0(communicator, lambda: np.save(folder / "samples.npy", np.cos(np.arange(7.0))))
+    series = {"series": str(folder / "samples.npy"), "dt": 0.8e-5}
+    if row[0] == "layers":
+        given = of_receivers(*row)
+        given |= {
+            "equation": {**given["equation"], "source": series},
+            "gradient": {"of": ["equation.source", "equation.c"]},
+        }
+        del given["equation"]["f0"], given["equation"]["t0"]
+    else:
+        given = tables("walls", *row[1:])
+        rhs = {"u": "1e4*laplacian(u) + 9*A*s*u", "v": "u - s**2*x", "k": "0.1*u"}
+        given |= {"equation": {"name": "custom", "A": 0.7, "s": series, "rhs": rhs}}
+        given |= {"boundary": {"x": {"dirichlet": "s*y" if row[2] == "euler" else "y"}}}
+        given |= {"gradient": {"of": ["equation.s", "initial.u"]}}
+    key = given["gradient"]["of"][0]
+
+    def samples(sweep, states):
+        return sweep(sweep.forward.initial_fields(), states).series[key].tobytes()
+
+    expected = from_rank_0(communicator, lambda: samples(sweep_of(given, kernel="native"), 5))
+    assert np.count_nonzero(np.frombuffer(expected)) >= 5
+    for devices, states in ((1, 5), (2, 2)):
+        assert samples(sweep_of(given, communicator, devices, "native"), states) == expected
