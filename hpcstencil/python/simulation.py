@@ -400,10 +400,10 @@ class Simulation:
 
         The run begins with the current fields, which must be those at t = 0; the simulation itself does not change. The
         gradient has an entry for each name in gradient.of. It is a float for a number, and a float64 array with a value per
-        sample for a time series, equal on all processes. For initial values and parameters with one value per cell it is an array on the global grid on rank 0, in the dtype of the run,
-        with the derivative with respect to each cell's value, and None on other processes. In an ensemble, the objective is the
-        sum over the members, and entries in which the members differ have the members as first axis: those listed in
-        [ensemble], and initial values that were given per member.
+        sample for a time series, equal on all processes. For initial values and parameters with one value per cell it is an
+        array on the global grid on rank 0, in the dtype of the run, with the derivative with respect to each cell's value, and
+        None on other processes. In an ensemble, the objective is the sum over the members, and entries in which the members
+        differ have the members as first axis: those listed in [ensemble], and initial values that were given per member.
 
         All processes call this together. Raises InputError for what has no gradient yet, and NumericsError if the objective
         or the gradient is not finite.

@@ -37,6 +37,7 @@ def test_the_sources_of_heat(found):
         assert float((weight * y).sum()) == pytest.approx(place[1], abs=0.05)
 
 
+@pytest.mark.long
 def test_the_time_course_of_a_heater(found):
     with found("heater") as file:
         s, t = file["equation.s"][:], file["equation.s.time"][:]

@@ -12,7 +12,7 @@ from hpcstencil.fit import run
 from hpcstencil.simulation.event_loop import StopRequests
 
 STATE = Path(__file__).parents[2] / "inputs" / "gradients" / "initial_state.toml"
-# Two fields and two numbers that the last state determines, with all settings of [fit].
+# Fields, a number and a time series that the last state determines, with all settings of [fit].
 INPUT = """
 title = "growth"
 [grid]
@@ -23,7 +23,8 @@ name = "custom"
 A = 0.5
 D = 0.01
 k = "k.npy"
-rhs = { u = "div_grad(k, u) + D*laplacian(u) + A*u*(1 - u)" }
+s = { series = "s.npy", dt = 0.06 }
+rhs = { u = "div_grad(k, u) + D*laplacian(u) + A*u*(1 - u) + 0.1*s*x" }
 [initial]
 u = "exp(-4*((x - 1)**2 + (y - 1)**2))"
 [numerics]
@@ -34,15 +35,15 @@ dt = 0.02
 [objective]
 misfit = "integral((u - 0.3*(1 + x*y/4))**2) + 1e-3*integral((k - 0.05)**2)"
 [gradient]
-of = ["equation.k", "equation.A", "initial.u"]
+of = ["equation.k", "equation.A", "initial.u", "equation.s"]
 checkpoints = 4
 [fit]
 steps = 7
 history = 4
 lower = { "equation.k" = "0.01 + 0.001*x", "initial.u" = 0.0 }
-upper = { "equation.A" = 0.6, "initial.u" = 1.0 }
+upper = { "equation.A" = 0.6, "initial.u" = 1.0, "equation.s" = 0.4 }
 scale = { "equation.A" = 0.2 }
-smoothing = { "equation.k" = 0.2 }
+smoothing = { "equation.k" = 0.2, "equation.s" = 0.05 }
 frozen = { "initial.u" = "x < 0.5" }
 """
 HISTORY = ("objective", "gradient_norm", "step", "evaluations")
@@ -54,6 +55,7 @@ def command(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("hpcstencil.cli.prepare.bind_devices", lambda wanted: (1, []))  # jax is there already
     Path("input.toml").write_text(INPUT)
     np.save("k.npy", np.full((18, 15), 0.03))
+    np.save("s.npy", np.zeros(4))
     return lambda *arguments: hpcstencil(monkeypatch, capsys, *arguments)
 
 
@@ -82,6 +84,8 @@ def test_bounds_scales_smoothing_and_frozen_cells(command):
     x, y = np.meshgrid(0.05 + 0.1 * np.arange(18), 0.05 + 0.1 * np.arange(15), indexing="ij")
     with h5py.File("input.fit.h5") as file:
         k, u, a = file["equation.k"][:], file["initial.u"][:], file["equation.A"][()]
+        s, times = file["equation.s"][:], file["equation.s.time"][:]
+        assert s.max() == 0.4 and 0.1 < s.min() < 0.4 and times == pytest.approx([0.0, 0.06, 0.12, 0.18])
         assert (k >= np.float32(0.01 + 0.001 * x)).all() and a == 0.6
         assert u.min() == 0.0 and u.max() == 1.0
         start = np.exp(-4 * ((x - 1) ** 2 + (y - 1) ** 2)).astype(np.float32)
@@ -158,6 +162,9 @@ def test_another_input_is_not_continued(command):
     ('fit.smoothing."equation.A"=1.0', "expected a field, but equation.A is a number"),
     ('fit.frozen."initial.u"="x <"', 'fit.frozen."initial.u"'),
     ('fit.frozen."initial.u"="k > 1"', 'fit.frozen."initial.u": expected no parameter that is read from a file'),
+    ('fit.frozen."equation.s"="x"', 'fit.frozen."equation.s": expected a field, but equation.s is a time series'),
+    ('fit.upper."equation.s"="y"', 'fit.upper."equation.s": expected a number, as equation.s is a time series'),
+    ('fit.lower."equation.s"=0.1', "expected a bound of at most its values where the fit begins, but got 4 samples"),
     ('fit.scale."initial.v"=1.0', 'fit.scale."initial.v": unknown name "initial.v"; did you mean "initial.u"?'),
     ('objective.misfit="log(mean(u) - 9)"', "objective: expected a finite value"),
 ])  # fmt: skip
@@ -189,9 +196,7 @@ def test_a_run_that_blows_up_shortens_the_step(command):
 def test_check_prints_the_plan(command):
     status, out, err = command("check", "input.toml")
     assert status == 0, err
-    line = (
-        "1 number and 2 fields by lbfgs with bounds, at most 7 iterations with a history of 4; its vectors take 25.9 KB"
-    )
+    line = "1 number, 2 fields and 1 time series by lbfgs with bounds, at most 7 iterations with a history of 4; its vectors take 25.9 KB"
     assert line in out
     assert command("check", "input.toml", "--set", 'fit.lower."equation.A"="x"')[0] == 2
 
