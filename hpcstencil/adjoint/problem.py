@@ -13,7 +13,7 @@ backend computes a reverse step as it computes a step of an equation.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -266,7 +266,7 @@ def adjoint_of(problem: Problem, expressed: Iterable[str], verified: bool = Fals
     recorded = {name: plain[name] for name in plain if name == SAMPLES_SEED}
     operands = {name: plain[name] for name in plain if name.startswith(SEED)}
     space = problem.discretization
-    places = operands_of(problem, plain.values())
+    places = operands_of(problem, plain.values(), [one.node for one in parameters])
     leaves = [
         *(Field(name) for name in fields),
         *(parameter_field(one.name) for one in parameters if one.kind == "array"),
@@ -466,13 +466,16 @@ def _refuse_noise(trees: Mapping[str, Node]) -> None:
         )
 
 
-def operands_of(problem: Problem, trees: Iterable[Node]) -> Operands:
-    """The boundary conditions of all operands in ``trees`` of a problem, and of its adjoint or tangent."""
+def operands_of(problem: Problem, trees: Iterable[Node], unknowns: Collection[Node] = ()) -> Operands:
+    """The boundary conditions of all operands in ``trees`` of a problem, and of its tangent, or its adjoint with derivatives by
+    these ``unknowns``, parameters."""
     grid = problem.config.grid
     domain = tuple(zip(grid.lower, grid.upper, strict=True))
     trees = list(trees)
     rows = problem.discretization.radius(trees)
-    return Operands(problem.faces, trees, problem.config.boundary.periodic, grid.spacing, domain, rows)
+    return Operands(
+        problem.faces, trees, problem.config.boundary.periodic, grid.spacing, domain, rows, frozenset(unknowns)
+    )
 
 
 def plain_trees(problem: Problem, trees: Mapping[str, Node]) -> dict[str, Node]:

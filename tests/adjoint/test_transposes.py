@@ -202,10 +202,10 @@ REFUSED = [  # (right-hand side of u, boundary, other tables, words of the messa
     ("div_grad(1 + x, u)", WALLS, {"numerics": {"order": 4}}, "only if the coefficient has zero normal derivative"),
     ("div_grad(u, sin(x))", WALLS, {"numerics": {"order": 4}}, "with respect to the coefficient of div_grad"),
     (
-        "D + laplacian(u)",
+        "D + dxy(u)",
         {"x": {"robin": {"a": "D", "b": 1.0, "value": 0.0}}},
         {"gradient": {"of": ["equation.D"]}},
-        "for parameters in a or b",
+        "unknowns in the coefficients of robin conditions",
     ),
     ("u*c", {}, {"equation": {"c": "sin(x)"}, "gradient": {"of": ["equation.c"]}}, "is an expression or a time series"),
     ("u", {}, {"gradient": {"of": ["initial.w"]}}, 'unknown name "initial.w"'),

@@ -181,6 +181,15 @@ def test_an_objective_is_needed_for_the_hessian_alone():
             sim.tangent({"equation.A": 1.0})
 
 
+def test_wide_stencils_are_refused_along_the_coefficients_of_a_robin_condition():
+    boundary = {"x": {"robin": {"a": "A", "b": 1.0, "value": 0.0}}}
+    equation = {"name": "custom", "A": 0.5, "rhs": {"u": "laplacian(u)"}}
+    given = {**GIVEN, "equation": equation, "boundary": boundary, "initial": {}, "numerics": {"order": 4}}
+    sim = hs.Simulation({key: given[key] for key in given if key not in ("objective", "gradient")})
+    with sim, pytest.raises(hs.InputError, match="in the coefficients of robin are not available yet"):
+        sim.tangent({"equation.A": 1.0})
+
+
 def test_a_two_step_method_is_refused():
     sim = hs.Simulation({**GIVEN, "numerics": {**GIVEN["numerics"], "integrator": "ab2"}})
     with sim, pytest.raises(hs.InputError, match='not available yet with "ab2"'):

@@ -43,16 +43,37 @@ PROBLEMS = {
             },
         },
     ),
+    "transfer": (
+        {"name": "custom", "h": 0.8, "D": 0.02, "rhs": {"u": "D*laplacian(u) + dx(u*v)", "v": "div_grad(1 + u, v)"}},
+        (22, 17),
+        {
+            "x": {"robin": {"a": "h", "b": "D", "value": "h*y"}},
+            "y": {"lower": {"robin": {"a": 1.0, "b": "0.2 + h*x", "value": 0.1}}, "upper": {"neumann": 0.0}},
+        },
+    ),
     "volume": ({"name": "gray_scott", "D_u": 0.2, "D_v": 0.1}, (11, 9, 8), {"y": {"dirichlet": 0.3}}),
 }
-FIELDS = {"staggered": ("h", "u", "v"), "basin": ("h", "u", "v"), "volume": ("u", "v"), "layers": ("p", "q")}
-NUMBERS = {"staggered": ("g", "nu"), "basin": ("g", "nu"), "volume": ("F", "D_u"), "layers": ("c", "source")}
+FIELDS = {
+    "staggered": ("h", "u", "v"),
+    "basin": ("h", "u", "v"),
+    "transfer": ("u", "v"),
+    "volume": ("u", "v"),
+    "layers": ("p", "q"),
+}
+NUMBERS = {
+    "staggered": ("g", "nu"),
+    "basin": ("g", "nu"),
+    "transfer": ("h", "D"),
+    "volume": ("F", "D_u"),
+    "layers": ("c", "source"),
+}
 # Receivers beside each other, in the same cells and at the boundary: each process has some, and cells of others.
 RECEIVERS = {
     "walls": {"expression": "u*v + dx(u)", "x": [1.1, 0.1, 1.13, 2.3, 1.1, 0.6], "y": [0.9, 0.2, 0.94, 1.9, 0.9, 1.5]},
     "staggered": {"field": "u", "x": [1.0, 0.02, 1.04, 2.0, 1.0], "y": [0.8, 0.3, 0.81, 1.69, 0.8]},
     "basin": {"field": "v", "x": [1.0, 0.02, 1.04, 2.0, 1.0], "y": [0.8, 0.03, 0.81, 1.69, 0.8]},
     "layers": {"field": "p", "x": [1.1, 0.1, 1.13, 2.1, 1.1], "y": [0.9, 0.2, 0.94, 1.8, 0.9]},
+    "transfer": {"expression": "u*v", "x": [1.1, 0.1, 1.13, 2.1, 1.1], "y": [0.9, 0.02, 0.94, 1.69, 0.9]},
     "volume": {"field": "v", "x": [0.5, 0.52, 1.0], "y": [0.45, 0.46, 0.1], "z": [0.4, 0.4, 0.7]},
 }
 # (problem, precision, integrator, number of processes on which CI runs it)
@@ -62,6 +83,7 @@ ROWS = [
     ("layers", "float32", "leapfrog", 2),
     ("basin", "float64", "ab2", 3),
     ("volume", "float32", "euler", 4),
+    ("transfer", "float32", "euler", 4),
 ]
 
 
