@@ -7,7 +7,7 @@ contain. The states before all steps are stored.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -16,17 +16,18 @@ import numpy as np
 from jax import lax
 from jax.dtypes import float0
 
-from hpcstencil.adjoint.problem import ADJOINT, GRADIENT, Adjoint, adjoint_of, refuse_ensemble
+from hpcstencil.adjoint.problem import ADJOINT, GRADIENT, REMEMBERED, Adjoint, adjoint_of, refuse_ensemble
 from hpcstencil.config.settings import ObjectiveConfig
+from hpcstencil.distributed.device_grid import Body
 from hpcstencil.distributed.halo import Fields
 from hpcstencil.distributed.windows import Parameters
+from hpcstencil.numerics.integrators import MEMORY
 from hpcstencil.numerics.schedule import StepRange
 from hpcstencil.python.shared_programs import PROGRAMS
 from hpcstencil.simulation.prepared import Decomposed
 from hpcstencil.simulation.simulation import Simulation
 from hpcstencil.symbolic.expressions import PARAMETER_FIELD, Constant, Reduction
 from hpcstencil.validation.errors import InputError
-from hpcstencil.validation.messages import shown
 
 Advance = Callable[[Fields, Parameters, StepRange], Any]
 
@@ -40,44 +41,60 @@ class Wanted:
     arrays: tuple[str, ...]
 
 
-def differentiable(
-    simulation: Simulation, advance: Advance, steps: int, one_by_one: Callable[[Callable[..., Any]], Callable[..., Any]]
-) -> Advance:
-    """The function ``advance``, which takes ``steps`` steps, with reverse-mode derivatives by fields and parameters.
+@dataclass
+class Derivatives:
+    """Reverse-mode derivatives by fields and parameters of the functions of which ``steps`` steps of a simulation consist.
 
     ``one_by_one`` makes a function that `jax.vmap` maps over its arguments one after the other. Differentiating raises
     InputError for what has no gradient yet.
     """
-    known: dict[Wanted, Reverse] = {}
 
-    def reverse(wanted: Wanted) -> Reverse:
-        if wanted not in known:
+    simulation: Simulation
+    steps: int
+    one_by_one: Callable[[Callable[..., Any]], Callable[..., Any]]
+    known: dict[Wanted, Reverse] = field(default_factory=dict)
+
+    def of_steps(self, advance: Advance) -> Advance:
+        """The function ``advance``, which takes the steps, with derivatives."""
+        return self._by(advance, lambda reverse: reverse)
+
+    def of_slopes(self, slopes: Body) -> Body:
+        """The function ``slopes``, which returns those that a two-step method remembers at t = 0, with derivatives."""
+        return self._by(slopes, lambda reverse: reverse.of_slopes)
+
+    def reverse(self, wanted: Wanted) -> Reverse:
+        """The reverse of the steps, with respect to the parameters that are ``wanted``."""
+        if wanted not in self.known:
             with jax.ensure_compile_time_eval():  # its arrays are no part of what JAX traces
-                known[wanted] = Reverse.of(simulation, wanted, steps)
-        return known[wanted]
+                self.known[wanted] = Reverse.of(self.simulation, wanted, self.steps)
+        return self.known[wanted]
 
-    @jax.custom_vjp
-    def stepped(fields: Fields, parameters: Parameters, these: StepRange) -> Any:
-        return advance(fields, parameters, these)
+    def _by(self, action: Callable[..., Any], of: Callable[[Reverse], Callable[..., Any]]) -> Callable[..., Any]:
+        """The function ``action`` of (fields, parameters, steps or time), whose derivatives ``of`` takes from the reverse."""
 
-    def forward(fields: Any, parameters: Any, these: Any) -> Any:
-        """Leaves have the members ``value`` and ``perturbed``, whether the derivative depends on them."""
-        wanted = Wanted(
-            tuple(name for name, leaf in parameters.items() if leaf.perturbed),
-            tuple(name for name, leaf in fields.items() if leaf.perturbed and name.startswith(PARAMETER_FIELD)),
-        )
-        reverse(wanted)  # refuses what has no gradient yet
-        plain = jax.tree.map(lambda leaf: leaf.value, (fields, parameters, these), is_leaf=_is_leaf)
-        return advance(*plain), (*plain, wanted)
+        @jax.custom_vjp
+        def taken(fields: Fields, parameters: Parameters, these: Any) -> Any:
+            return action(fields, parameters, these)
 
-    def backward(kept: Any, bars: Any) -> Any:
-        fields, parameters, these, wanted = kept
-        found, numbers = one_by_one(reverse(wanted))(fields, parameters, these, _instantiated(bars))
-        zero = {name: jnp.zeros_like(value) for name, value in parameters.items()}
-        return found, {**zero, **numbers}, jax.tree.map(_no_cotangent, these)
+        def forward(fields: Any, parameters: Any, these: Any) -> Any:
+            """Leaves have the members ``value`` and ``perturbed``, whether the derivative depends on them."""
+            wanted = Wanted(
+                tuple(name for name, leaf in parameters.items() if leaf.perturbed),
+                tuple(name for name, leaf in fields.items() if leaf.perturbed and name.startswith(PARAMETER_FIELD)),
+            )
+            self.reverse(wanted)  # refuses what has no gradient yet
+            plain = jax.tree.map(lambda leaf: leaf.value, (fields, parameters, these), is_leaf=_is_leaf)
+            return action(*plain), (*plain, wanted)
 
-    stepped.defvjp(forward, backward, symbolic_zeros=True)
-    return stepped
+        def backward(kept: Any, bars: Any) -> Any:
+            fields, parameters, these, wanted = kept
+            reverse = of(self.reverse(wanted))
+            found, numbers = self.one_by_one(reverse)(fields, parameters, these, _instantiated(bars))
+            zero = {name: jnp.zeros_like(value) for name, value in parameters.items()}
+            return found, {**zero, **numbers}, jax.tree.map(_no_cotangent, these)
+
+        taken.defvjp(forward, backward, symbolic_zeros=True)
+        return taken
 
 
 def _is_leaf(value: object) -> bool:
@@ -117,11 +134,6 @@ class Reverse:
                 "gradient.storage: jax.grad stores states in memory; remove it, or use sim.value_and_gradient()"
             )
         refuse_ensemble(problem, "derivatives of sim.function")
-        if problem.method.multistep:
-            raise InputError(
-                "numerics.integrator: derivatives of sim.function are not available yet with "
-                f"{shown(problem.config.numerics.integrator)}; use sim.value_and_gradient()"
-            )
         names = [*wanted.numbers, *(name.removeprefix(PARAMETER_FIELD) for name in wanted.arrays)]
         of = (f"initial.{problem.shown[0]}", *(f"equation.{name}" for name in names))
         gradient = replace(problem.config.gradient, of=of)
@@ -139,7 +151,7 @@ class Reverse:
         self, simulation: Simulation, backward: Simulation, adjoint: Adjoint, wanted: Wanted, count: int
     ) -> None:
         self.backward, self.adjoint, self.wanted, self.count = backward, adjoint, wanted, count
-        self.changing = tuple(simulation.problem.trees)
+        self.changing = simulation.problem.changing
         self.forward_step, self.backward_step = (
             one.steps.inside() if one.steps.inside else one.steps.advance for one in (simulation, backward)
         )
@@ -165,10 +177,23 @@ class Reverse:
         zero = jnp.zeros_like(bars[self.changing[0]])
         after = {name: bars.get(name.removeprefix(ADJOINT), zero) for name in self.adjoint.rates}
         before, _ = lax.scan(back, after, (numbers, states), reverse=True)
-        found = {name: before[ADJOINT + name] for name in self.changing}
-        for name in constant:
-            found[name] = bars[name]
-            if name in self.wanted.arrays:
-                found[name] = found[name] + before[GRADIENT + name.removeprefix(PARAMETER_FIELD)]
-        sums = {name: before[GRADIENT + name].astype(jnp.float64).sum() for name in self.wanted.numbers}
-        return {name: found[name] for name in fields}, sums
+        return self.collected(fields, before, {name: bars[name] for name in constant})
+
+    def of_slopes(self, fields: Fields, parameters: Parameters, time: jax.Array, bars: Fields) -> Any:
+        """The same for the slopes that a two-step method remembers at t = 0. ``fields`` are those without them."""
+        zero = jnp.zeros_like(bars[next(iter(bars))])
+        cotangents = dict.fromkeys(self.adjoint.rates, zero) | {
+            ADJOINT + name + MEMORY: bar for name, bar in bars.items()
+        }
+        trees = self.backward.problem.derived.get(REMEMBERED, {})
+        if trees:
+            found = self.backward.derived[REMEMBERED]({**fields, **cotangents}, parameters, time)
+            cotangents |= dict(zip(trees, found, strict=True))
+        return self.collected(fields, cotangents, dict.fromkeys(fields, zero))
+
+    def collected(self, fields: Fields, before: Fields, constant: Fields) -> Any:
+        """The result, from the fields adjoint.u and gradient.p ``before`` the steps, and cotangents of ``constant`` fields."""
+        found = {name: before.get(ADJOINT + name, constant.get(name)) for name in fields}
+        for name in self.wanted.arrays:
+            found[name] = found[name] + before[GRADIENT + name.removeprefix(PARAMETER_FIELD)]
+        return found, {name: before[GRADIENT + name].astype(jnp.float64).sum() for name in self.wanted.numbers}

@@ -51,7 +51,8 @@ class TangentLinear:
         program, composed = PROGRAMS.take(blocks, devices, communicator)
         self.programs, self.held = [program], held
         data = simulation.put(agree(communicator, lambda: data_of(simulation, held))) if problem.objective else {}
-        self.run = TangentRun(derived, composed, steps_of(problem), data)
+        first_slopes = composed.steps.slopes() if problem.method.multistep else None
+        self.run = TangentRun(derived, composed, steps_of(problem), data, first_slopes)
 
     def at(self, state: State, direction: Mapping[str, Any]) -> dict[str, Any]:
         """The derivatives at the end of a run that begins with ``state``; see `Simulation.tangent`."""
