@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from hpcstencil.adjoint.differentiate import tangent
+from hpcstencil.adjoint.members import single_runs
 from hpcstencil.adjoint.problem import (
     OBJECTIVE,
     OF_APART,
@@ -22,7 +23,6 @@ from hpcstencil.adjoint.problem import (
     Unknown,
     operands_of,
     plain_trees,
-    refuse_ensemble,
     refuse_extrema,
     refuse_unavailable,
     unknowns_of,
@@ -60,13 +60,27 @@ class Tangent:
         return replace(self, problem=replace(self.problem, config=replace(config, decomposition=blocks)))
 
 
-def tangent_of(problem: Problem, expressed: Iterable[str], keys: Sequence[str]) -> Tangent:
-    """Derive the tangent of a problem along directions of ``keys``, names as in gradient.of.
+def tangents_of(problem: Problem, expressed: Iterable[str], keys: Sequence[str]) -> tuple[Tangent, ...]:
+    """The tangents of the members of an ensemble, or of a single run, along directions of ``keys``, names as in gradient.of.
 
     ``expressed`` are the fields whose initial values come from the expressions of the problem. Raises InputError for unknown
     names, and for what has no derivative yet.
     """
-    refuse_ensemble(problem, "derivatives along a direction")
+    expressed = frozenset(expressed)
+    first, *others = single_runs(problem)
+    found = [_tangent_of(first, expressed, keys)]
+    for member in others:
+        if any(member.initial.get(name) != first.initial.get(name) for name in expressed):
+            found.append(_tangent_of(member, expressed, keys))
+        else:
+            shared_trees = found[0].problem
+            parameters = {**shared_trees.parameters, **member.parameters}
+            found.append(replace(found[0], problem=replace(shared_trees, parameters=parameters)))
+    return tuple(found)
+
+
+def _tangent_of(problem: Problem, expressed: Iterable[str], keys: Sequence[str]) -> Tangent:
+    """The tangent of a single run or a member. The arguments and errors are those of `tangents_of`."""
     refuse_unavailable(problem)
     refuse_following(problem, "derivatives along a direction are")
     if problem.misfit is not None:

@@ -193,7 +193,7 @@ class Reverse:
 
     def collected(self, fields: Fields, before: Fields, constant: Fields) -> Any:
         """The result, from the fields adjoint.u and gradient.p ``before`` the steps, and cotangents of ``constant`` fields."""
-        found = {name: before.get(ADJOINT + name, constant.get(name)) for name in fields}
+        found = {name: before[ADJOINT + name] if ADJOINT + name in before else constant[name] for name in fields}
         for name in self.wanted.arrays:
             found[name] = found[name] + before[GRADIENT + name.removeprefix(PARAMETER_FIELD)]
         return found, {name: before[GRADIENT + name].astype(jnp.float64).sum() for name in self.wanted.numbers}

@@ -140,6 +140,43 @@ def test_a_product_of_the_hessian_is_the_derivative_of_the_gradient(integrator):
         assert np.allclose(of_v[name], expected, rtol=1e-5, atol=1e-6 * np.abs(expected).max()), name
 
 
+@pytest.mark.parametrize("integrator", ["euler", pytest.param("ab2", marks=pytest.mark.long)])
+def test_each_member_of_an_ensemble_has_the_bits_of_a_single_run(integrator):
+    """Members differ in A, and so in u(0); D and v(0) are shared."""
+    given = {**GIVEN, "numerics": {**GIVEN["numerics"], "integrator": integrator}, "time": {"end": 0.003, "dt": 0.001}}
+    rates, names = [0.5, 0.3], ["equation.A", "equation.D", "initial.u"]
+    with hs.Simulation({**given, "ensemble": {"equation.A": rates}}) as sim:
+        shared, each = random_direction(sim, ["equation.D"]), random_direction(sim, ["initial.u"])["initial.u"]
+        direction = {"equation.A": [0.2, -0.1], **shared, "initial.u": np.stack([each, 2 * each])}
+        tangents, products = sim.tangent(direction), sim.hessian_product(direction)
+    assert list(products) == list(direction)
+    objectives, of_d = [], []
+    for member, rate in enumerate(rates):
+        own = {key: value if key == "equation.D" else value[member] for key, value in direction.items()}
+        with hs.Simulation({**given, "equation": {**given["equation"], "A": rate}}) as sim:
+            expected, product_ = sim.tangent(own), sim.hessian_product(own)
+        assert all(np.array_equal(tangents[name][member], expected[name]) for name in ("u", "v"))
+        assert all(np.array_equal(products[name][member], product_[name]) for name in names if name != "equation.D")
+        objectives.append(expected["misfit"])
+        of_d.append(product_["equation.D"])
+    assert tangents["misfit"] == sum(objectives)
+    assert np.array_equal(products["equation.D"], of_d[0] + of_d[1])
+
+
+def test_directions_of_ensembles_are_refused():
+    given = {"grid": GIVEN["grid"], "time": GIVEN["time"], "ensemble": {"equation.A": [0.5, 0.3]}}
+    given["equation"] = {"name": "custom", "A": 0.1, "B": 0.2, "rhs": {"u": "A*u + B"}}
+    right = {"equation.A": 1.0, "equation.B": 1.0, "initial.u": 1.0}
+    with hs.Simulation(given) as sim:
+        for wrong, sentence in (
+            ({"equation.A": [1.0, 2.0, 3.0]}, "expected a finite number or one per member"),
+            ({"equation.B": [1.0, 2.0]}, "expected a finite number, but"),
+            ({"initial.u": "A*x"}, "expected one value for all members of the ensemble, which share initial.u"),
+        ):
+            with pytest.raises(hs.InputError, match=sentence):
+                sim.tangent({**right, **wrong})
+
+
 def test_the_hessian_of_a_decaying_mode():
     """u = A exp(-λ t) cos x and J = ∫ u² = π A² exp(-2 λ t): d²J/dA² = 2 J / A², in single precision and native code."""
     given = {
