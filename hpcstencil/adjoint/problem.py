@@ -442,12 +442,6 @@ def refuse_unavailable(problem: Problem) -> None:
         )
 
 
-def refuse_ensemble(problem: Problem, what: str) -> None:
-    """Raise InputError for an ensemble, of which ``what`` is not available."""
-    if problem.members:
-        raise InputError(f"ensemble: {what} are not available yet for ensembles; remove the table")
-
-
 def refuse_extrema(problem: Problem, reductions: Sequence[Reduction]) -> None:
     """Raise InputError if the objective contains a minimum or maximum over the grid."""
     kinds = [part.kind for part in reductions if part.kind in ("min", "max")]

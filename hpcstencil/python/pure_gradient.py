@@ -16,13 +16,14 @@ import numpy as np
 from jax import lax
 from jax.dtypes import float0
 
-from hpcstencil.adjoint.problem import ADJOINT, GRADIENT, REMEMBERED, Adjoint, adjoint_of, refuse_ensemble
+from hpcstencil.adjoint.problem import ADJOINT, GRADIENT, REMEMBERED, Adjoint, adjoint_of
 from hpcstencil.config.settings import ObjectiveConfig
 from hpcstencil.distributed.device_grid import Body
 from hpcstencil.distributed.halo import Fields
 from hpcstencil.distributed.windows import Parameters
 from hpcstencil.numerics.integrators import MEMORY
 from hpcstencil.numerics.schedule import StepRange
+from hpcstencil.problem.problem import Problem
 from hpcstencil.python.shared_programs import PROGRAMS
 from hpcstencil.simulation.prepared import Decomposed
 from hpcstencil.simulation.simulation import Simulation
@@ -30,6 +31,15 @@ from hpcstencil.symbolic.expressions import PARAMETER_FIELD, Constant, Reduction
 from hpcstencil.validation.errors import InputError
 
 Advance = Callable[[Fields, Parameters, StepRange], Any]
+
+
+def _composed(simulation: Simulation, problem: Problem) -> Simulation:
+    """A problem on the device of a ``simulation``."""
+    devices, communicator = simulation.device_grid.devices.devices, simulation.communicator
+    program, composed = PROGRAMS.take(Decomposed.of(problem, 1, 1), devices, communicator)
+    PROGRAMS.give_back(program)  # one process has nothing to free
+    _ = composed.device_grid.places  # cached from here on: not to be computed while JAX traces
+    return composed
 
 
 @jax.tree_util.register_static
@@ -89,12 +99,35 @@ class Derivatives:
         def backward(kept: Any, bars: Any) -> Any:
             fields, parameters, these, wanted = kept
             reverse = of(self.reverse(wanted))
+            if members := len(self.simulation.problem.members):
+                reverse = _of_members(reverse, members)
             found, numbers = self.one_by_one(reverse)(fields, parameters, these, _instantiated(bars))
             zero = {name: jnp.zeros_like(value) for name, value in parameters.items()}
             return found, {**zero, **numbers}, jax.tree.map(_no_cotangent, these)
 
         taken.defvjp(forward, backward, symbolic_zeros=True)
         return taken
+
+
+def _of_members(reverse: Callable[..., Any], count: int) -> Callable[..., Any]:
+    """The function ``reverse`` of a single run as one of an ensemble of ``count`` members, which it takes one after the other.
+
+    The members are the last axis of fields. Numbers in which they differ have the shape (members,); the derivatives with
+    respect to the others are added up.
+    """
+
+    def of_all(fields: Fields, parameters: Parameters, these: Any, bars: Fields) -> Any:
+        def listed(value: Any) -> Any:
+            return jnp.broadcast_to(value, (count,))
+
+        by_member = {name: jnp.moveaxis(array, -1, 0) for name, array in fields.items()}
+        bars_by_member = {name: jnp.moveaxis(bar, -1, 0) for name, bar in bars.items()}
+        given = by_member, jax.tree.map(listed, dict(parameters)), jax.tree.map(listed, these), bars_by_member
+        found, numbers = lax.map(lambda one: reverse(*one), given)
+        sums = {name: each if jnp.ndim(parameters[name]) else each.sum() for name, each in numbers.items()}
+        return {name: jnp.moveaxis(array, 0, -1) for name, array in found.items()}, sums
+
+    return of_all
 
 
 def _is_leaf(value: object) -> bool:
@@ -133,7 +166,12 @@ class Reverse:
             raise InputError(
                 "gradient.storage: jax.grad stores states in memory; remove it, or use sim.value_and_gradient()"
             )
-        refuse_ensemble(problem, "derivatives of sim.function")
+        if problem.members:  # they are reversed one after the other
+            problem = problem.members[0]
+            topology = simulation.plan.topology
+            blocks = replace(problem.config.decomposition, processes=topology.processes, devices=topology.devices)
+            alone = replace(problem, config=replace(problem.config, decomposition=blocks))
+            simulation = _composed(simulation, alone)
         names = [*wanted.numbers, *(name.removeprefix(PARAMETER_FIELD) for name in wanted.arrays)]
         of = (f"initial.{problem.shown[0]}", *(f"equation.{name}" for name in names))
         gradient = replace(problem.config.gradient, of=of)
@@ -141,10 +179,7 @@ class Reverse:
         config = replace(problem.config, gradient=gradient, objective=ObjectiveConfig())
         asked = replace(problem, config=config, objective=objective, misfit=None)
         adjoint = adjoint_of(asked, ())
-        blocks = Decomposed.of(adjoint.reversing(simulation.plan.topology), 1, 1)
-        program, backward = PROGRAMS.take(blocks, simulation.device_grid.devices.devices, simulation.communicator)
-        PROGRAMS.give_back(program)  # one process has nothing to free
-        _ = backward.device_grid.places  # cached from here on: not to be computed while JAX traces
+        backward = _composed(simulation, adjoint.reversing(simulation.plan.topology))
         return cls(simulation, backward, adjoint, wanted, count)
 
     def __init__(

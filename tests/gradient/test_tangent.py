@@ -166,6 +166,7 @@ def test_each_member_of_an_ensemble_has_the_bits_of_a_single_run(integrator):
 def test_directions_of_ensembles_are_refused():
     given = {"grid": GIVEN["grid"], "time": GIVEN["time"], "ensemble": {"equation.A": [0.5, 0.3]}}
     given["equation"] = {"name": "custom", "A": 0.1, "B": 0.2, "rhs": {"u": "A*u + B"}}
+    given["numerics"] = {"kernel": "shift"}
     right = {"equation.A": 1.0, "equation.B": 1.0, "initial.u": 1.0}
     with hs.Simulation(given) as sim:
         for wrong, sentence in (
