@@ -96,9 +96,15 @@ class Walls:
             return True
         if self.depends(part):
             return not isinstance(part, DivGrad) or self.space.order > 2
-        kinds = [(KINDS[face.kind], reach) for face, reach in self.faces(part)]
-        alone = not isinstance(part, DivGrad) and sum(map(bool, reaches)) == 1
-        return any(kind.on_face or (alone and kind.factor_varies and reach > 1) for kind, reach in kinds)
+        mixed = sum(map(bool, reaches)) > 1
+
+        def varying(face: Face, reach: int) -> bool:
+            """Whether the mirror factor is not the same for all ghost cells, as the identity requires."""
+            by_place = any(isinstance(p, Coordinate | Field) for value in face.values[:-1] for p in walk(value))
+            return KINDS[face.kind].factor_varies and (reach > 1 or (mixed and by_place))
+
+        here = not isinstance(part, DivGrad) and (isinstance(part, Derivative) or not mixed)
+        return any(KINDS[face.kind].on_face or (here and varying(face, reach)) for face, reach in self.faces(part))
 
     def faces(self, part: Operator) -> list[tuple[Face, int]]:
         """The conditions of the operands of ``part`` on boundaries beyond which it reads, with its number of ghost cells."""
@@ -151,24 +157,22 @@ class Walls:
         """The derivatives of Σ c ``part`` with respect to the operand of ``part``, and to leaves, by these and by place.
 
         If the operand has ghost cells of its own, they are folded back, so that the result has no other place than (). Raises
-        InputError for operators along several axes and for `DivGrad`.
+        InputError for user-defined stencils along several axes and for `DivGrad`.
         """
         (operand, *_) = part.children
-        reaches = [max(pair) for pair in self.space.reach(part)]
-        axes = [axis for axis, reach in enumerate(reaches) if reach]
-        if isinstance(part, DivGrad) or len(axes) > 1:
+        axes = [axis for axis, reach in enumerate(self.space.reach(part)) if any(reach)]
+        if isinstance(part, DivGrad) or (len(axes) > 1 and not isinstance(part, Derivative)):
             raise InputError(
-                "boundary: gradients are not available yet for mixed derivatives, stencils along several axes, and div_grad of "
-                "an order above 2, beside open ends, arrays in boundary values and unknowns in the coefficients of robin "
+                "boundary: gradients are not available yet for stencils along several axes, and div_grad of an order above 2, "
+                "beside open ends, arrays in boundary values and unknowns in the coefficients of robin "
                 "conditions, or of values on faces beside a boundary; use other conditions, or write differences and means"
             )
-        found = Extended()
-        if not axes or self.operands.periodic[axes[0]]:
-            found = {place: turned(part, tree) for place, tree in c.items()}
-        else:
-            for rest, along in _by_axis(c, axes[0]).items():
-                for place, tree in self.along(part, axes[0], along):
-                    _add(found, tuple(sorted((*rest, *place))), tree)
+        found = c if axes else {place: turned(part, tree) for place, tree in c.items()}
+        for axis in axes:
+            one = part
+            if isinstance(part, Derivative):  # a mixed one is the product of those along its axes
+                one = replace(part, orders=tuple(m if a == axis else 0 for a, m in enumerate(part.orders)))
+            found = self.along_axis(one, axis, found)
         if not has_own_ghosts(operand):
             return {(operand, place): tree for place, tree in found.items()}
         return {(leaf, ()): tree for leaf, tree in self.folded(operand, found).items()}
@@ -188,6 +192,16 @@ class Walls:
                 yield from self.given(a, row, (), times(Constant(0.5) * (k + k_ghost), c))
             if varies(k) and self.beside(self.operands.face(k, axis, side)):
                 yield from self.given(k, row, (), times(Constant(0.5) * (a_ghost - a), c))
+
+    def along_axis(self, part: Operator, axis: int, c: Extended) -> Extended:
+        """Steps 1 and 2 for an operator along one axis, from derivatives ``c`` with respect to its result."""
+        if self.operands.periodic[axis]:
+            return {place: turned(part, tree) for place, tree in c.items()}
+        found = Extended()
+        for rest, along in _by_axis(c, axis).items():
+            for place, tree in self.along(part, axis, along):
+                _add(found, tuple(sorted((*rest, *place))), tree)
+        return found
 
     def along(self, part: Operator, axis: int, c: Extended) -> Iterator[tuple[Place, Node]]:
         """Yield the results of steps 1 and 2 along one axis, from the trees of ``c`` for its rows and for the cells: pairs (row

@@ -49,8 +49,8 @@ class Operands:
 
     ``given`` are the conditions of the equation, as `Problem.faces`, and ``trees`` its trees. ``periodic``, ``spacing``,
     ``domain``, the coordinates of both boundaries, and ``rows``, the number of ghost cells that any tree needs, have one entry
-    per axis. ``unknowns`` are the parameters with respect to which the adjoint has derivatives. ``added`` collects the
-    conditions of new operands.
+    per axis. ``unknowns`` are the fields and parameters with respect to which the adjoint has derivatives. ``added``
+    collects the conditions of new operands.
     """
 
     given: Faces
@@ -100,7 +100,7 @@ class Operands:
                     factor = face.values[:-1]
                     if mixed and any(isinstance(p, Coordinate | Field) for v in factor for p in walk(v)):
                         raise InputError(
-                            f"{where}: gradients of mixed derivatives are not available yet with {face.kind} whose "
+                            f"{where}: gradients of stencils along several axes are not available yet with {face.kind} whose "
                             "coefficients depend on the place; give numbers"
                         )
                 mirrored = kind.mirrored(parity, self.spacing[axis], face.values)

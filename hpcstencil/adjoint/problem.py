@@ -266,12 +266,12 @@ def adjoint_of(problem: Problem, expressed: Iterable[str], verified: bool = Fals
     recorded = {name: plain[name] for name in plain if name == SAMPLES_SEED}
     operands = {name: plain[name] for name in plain if name.startswith(SEED)}
     space = problem.discretization
-    places = operands_of(problem, plain.values(), [one.node for one in parameters])
     leaves = [
         *(Field(name) for name in fields),
         *(parameter_field(one.name) for one in parameters if one.kind == "array"),
     ]
     numbers = [Parameter(one.name) for one in parameters if one.kind == "number"]
+    places = operands_of(problem, plain.values(), [*leaves, *numbers])
 
     def derivatives(trees: Mapping[str, Node], seeds: Mapping[str, Node], prefix: str) -> dict[str, Node]:
         """The derivatives of Σ seeds·trees: of fields, named with this prefix, and of parameters."""
@@ -462,7 +462,7 @@ def _refuse_noise(trees: Mapping[str, Node]) -> None:
 
 def operands_of(problem: Problem, trees: Iterable[Node], unknowns: Collection[Node] = ()) -> Operands:
     """The boundary conditions of all operands in ``trees`` of a problem, and of its tangent, or its adjoint with derivatives by
-    these ``unknowns``, parameters."""
+    these ``unknowns``."""
     grid = problem.config.grid
     domain = tuple(zip(grid.lower, grid.upper, strict=True))
     trees = list(trees)
