@@ -68,10 +68,10 @@ def tangents_of(problem: Problem, expressed: Iterable[str], keys: Sequence[str])
     """
     expressed = frozenset(expressed)
     first, *others = single_runs(problem)
-    found = [_tangent_of(first, expressed, keys)]
+    found = [tangent_of(first, expressed, keys)]
     for member in others:
         if any(member.initial.get(name) != first.initial.get(name) for name in expressed):
-            found.append(_tangent_of(member, expressed, keys))
+            found.append(tangent_of(member, expressed, keys))
         else:
             shared_trees = found[0].problem
             parameters = {**shared_trees.parameters, **member.parameters}
@@ -79,7 +79,7 @@ def tangents_of(problem: Problem, expressed: Iterable[str], keys: Sequence[str])
     return tuple(found)
 
 
-def _tangent_of(problem: Problem, expressed: Iterable[str], keys: Sequence[str]) -> Tangent:
+def tangent_of(problem: Problem, expressed: Iterable[str], keys: Sequence[str]) -> Tangent:
     """The tangent of a single run or a member. The arguments and errors are those of `tangents_of`."""
     refuse_unavailable(problem)
     refuse_following(problem, "derivatives along a direction are")
