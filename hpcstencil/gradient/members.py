@@ -29,7 +29,13 @@ from hpcstencil.simulation.prepared import Decomposed
 from hpcstencil.simulation.simulation import Simulation
 from hpcstencil.validation.errors import NumericsError
 
-SHARED = ("copied", "with_added", "reductions", "free")  # cached properties of a sweep that all members share
+SHARED = (
+    "copied",
+    "with_added",
+    "reductions",
+    "free",
+    "first_slopes",
+)  # cached properties of a sweep that all members share
 
 
 @dataclass(frozen=True)
