@@ -1,4 +1,4 @@
-"""The gradient of full-waveform inversion by the solver of Devito's tutorials; `devito_gradient.py` starts it with Devito's
+"""The gradient of full-waveform inversion by the solver of Devito's tutorials; `inversion_gradient.py` starts it with Devito's
 interpreter.
 
   python devito_inversion.py TASK.json

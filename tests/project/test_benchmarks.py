@@ -12,8 +12,8 @@ from hpcstencil.problem.build import build
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "peers"))
 from all import PAGE, PEERS
-from devito_gradient import CASES, F0, FAST, SPACING, T0
 from devito_seismic import COMPARED, INPUT, LAYERS, OURS, RK4, SAMPLE, SHOT, STEPS, changes, end, lines, model
+from inversion_gradient import CASES, F0, FAST, SPACING, T0
 from section import BEGIN, END, OtherMachine, replaced, row, rows_of
 
 DEVITO, NUMBA = PEERS[:2]

@@ -1,17 +1,20 @@
-"""The gradient of full-waveform inversion against Devito: seconds, and how far the two gradients are from each other.
+"""The gradient of full-waveform inversion against Devito and deepwave: seconds, and how far the gradients are from each other.
 
-  .venv/bin/python benchmarks/peers/devito_gradient.py [ROUNDS] [PROBLEM ...]
+  .venv/bin/python benchmarks/peers/inversion_gradient.py [ROUNDS] [CASE ...]
 
 The misfit is half the sum of squares of (p - observed) over receivers and steps, and the gradient is that with respect to the
-speed of sound in each cell. Devito computes it with the solver of its tutorials (`devito_inversion.py`), hpcstencil with
-`sim.value_and_gradient()`. Both have the same cells, differences of the same order, leapfrog steps, float32, source and
-receivers on grid points, record p after every step, and store all states in memory. `walls` have no absorbing layers: the
-waves do not come back from the walls within the run. `layers` have 40 cells more at each end, in which Devito has its damping,
-and hpcstencil a `sponge` of about the same strength. Each side makes the data itself, by a run in the true model.
+speed of sound in each cell. Devito computes it with the solver of its tutorials (`devito_inversion.py`), deepwave with
+PyTorch's autograd (`deepwave_inversion.py`), hpcstencil with `sim.value_and_gradient()`. Both sides have the same cells,
+differences of the same order, leapfrog steps, float32, source and receivers on grid points, record p after every step, and
+store all states in memory. Each makes the data itself, by a run in the true model.
 
-Both programs run in turn, ROUNDS (5) times, after a first time that may compile. Devito is measured with its default settings
-and with those that its autotuner chooses; the faster one counts. The times of forward runs are those of runs that record
-the receivers: the time loop of `hpcstencil run`, and Devito's `forward` with three stored states.
+`walls` have no absorbing layers: the waves do not come back from the walls within the run. `layers` have cells more at each
+end, in which Devito has its damping, and hpcstencil a `sponge` of about the same strength. `cpml` have a CPML there, on both
+sides.
+
+All programs run in turn on all cores, ROUNDS (5) times, after a first time that may compile. Devito has a row with its default
+settings and one with those that its autotuner chooses. Forward runs record the receivers: ours is the time loop of `hpcstencil
+run`, and those of the peers store no states. The last table has relative 2-norms of differences.
 """
 
 from __future__ import annotations
@@ -29,13 +32,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from environment import python_with
+from environment import NotInstalled, python_with
 from peer import common
 
-PROGRAM = Path(__file__).parent / "devito_inversion.py"
 SPACING, SLOW, FAST, F0, ORDER = 10.0, 2.0, 2.4, 0.025, 4  # m, m/ms, m/ms, kHz
 T0 = 1.4 / F0  # ms; the wavelet begins with values below 1e-6
-TUNING = ("off", "aggressive")
+DEVITO, TUNED, DEEPWAVE = "Devito", "Devito, autotuned", "deepwave"
+TORCH = "https://download.pytorch.org/whl/cpu"  # where pip finds PyTorch without the libraries of GPUs
+PROGRAMS = {DEVITO: "devito_inversion.py", TUNED: "devito_inversion.py", DEEPWAVE: "deepwave_inversion.py"}
+ENVIRONMENTS = {
+    DEVITO: ("devito-examples", "devito", "scipy", "pytest"),  # the last two for Devito's examples
+    TUNED: ("devito-examples", "devito", "scipy", "pytest"),
+    DEEPWAVE: ("deepwave", "--extra-index-url", TORCH, "torch==2.13.0+cpu", "deepwave", "numpy"),
+}
 
 
 @dataclass(frozen=True)
@@ -43,6 +52,7 @@ class Case:
     """A model with a round inclusion between source and receivers, which the first guess does not have.
 
     ``cells`` are along each axis, ``layer`` of them in addition at each end. ``receivers`` are along each axis but the first.
+    ``absorbing`` is the kind of the layers, and ``peers`` are the programs to compare with.
     """
 
     cells: int
@@ -50,6 +60,8 @@ class Case:
     steps: int
     receivers: int
     layer: int = 0
+    absorbing: str = "sponge"
+    peers: tuple[str, ...] = (DEVITO, TUNED)
 
     @property
     def dt(self) -> float:
@@ -85,7 +97,8 @@ class Case:
         width = self.layer * SPACING
         # Devito's damping is 1.5 log(1000)/width at the wall, in 1/c² ∂²p/∂t² + damping ∂p/∂t. A wave decays at half that rate.
         strength = 0.75 * np.log(1000.0) / width * SLOW**2 if self.layer else 0.0
-        condition = {"sponge": {"width": width, "strength": strength}} if self.layer else {"dirichlet": 0.0}
+        layers = {"sponge": {"width": width, "strength": strength}, "cpml": {"width": width, "speed": FAST}}
+        condition = {self.absorbing: layers[self.absorbing]} if self.layer else {"dirichlet": 0.0}
         tables = {
             "grid": {
                 "shape": list(self.shape),
@@ -117,6 +130,7 @@ CASES = {
     "walls-3d": Case(128, 3, 100, 15),
     "layers-2d": Case(421, 2, 500, 101, 40),
     "layers-3d": Case(88, 3, 100, 15, 20),
+    "cpml-2d": Case(461, 2, 500, 101, 20, "cpml", (DEEPWAVE,)),
 }
 
 
@@ -150,36 +164,37 @@ class Ours:
         import hpcstencil as hs
 
         gather = np.array(hs.probes(self.folder / "run.h5", "receivers")["values"])[1:]
-        return {"gather": gather, "objective": self.objective, "gradient": self.gradient[self.inner]}
+        return {"gather": gather, "objective": np.array(self.objective), "gradient": self.gradient[self.inner]}
 
 
 class Theirs:
-    """Devito's side of a case, in a process that waits between two computations."""
+    """A peer's side of a case, in a process that waits between two computations. Raises NotInstalled."""
 
-    def __init__(self, case: Case, folder: Path, autotuning: str) -> None:
+    def __init__(self, case: Case, folder: Path, peer: str) -> None:
+        python = python_with(*ENVIRONMENTS[peer])
         model, guess = case.models()
         source, receivers = case.places()
         np.savez(folder / "model.npz", model=model, guess=guess, source=source, receivers=receivers)
-        self.saved = folder / f"results.{autotuning}.npz"
+        self.peer, self.saved = peer, folder / f"results {peer}.npz"
         task = {
-            "model": str(folder / "model.npz"), "results": str(self.saved), "autotuning": autotuning, "order": ORDER,
-            "spacing": SPACING, "layer": case.layer, "steps": case.steps, "dt": case.dt, "f0": F0, "t0": T0,
+            "model": str(folder / "model.npz"), "results": str(self.saved), "order": ORDER, "spacing": SPACING,
+            "autotuning": "aggressive" if peer == TUNED else "off", "fastest": FAST, "layer": case.layer,
+            "steps": case.steps, "dt": case.dt, "f0": F0, "t0": T0,
         }  # fmt: skip
-        path = folder / f"task.{autotuning}.json"
+        path = folder / f"task {peer}.json"
         path.write_text(json.dumps(task))
-        python = python_with("devito-examples", "devito", "scipy", "pytest")
         self.process = subprocess.Popen(
-            [python, PROGRAM, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            [python, Path(__file__).parent / PROGRAMS[peer], path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
             env={**os.environ, "OMP_NUM_THREADS": str(len(os.sched_getaffinity(0)))},
         )  # fmt: skip
-        self.version = self.reply()
+        self.version = str(self.reply()["version"])
 
     def reply(self) -> Any:
         """The next line that the process prints, which is JSON. Ends the benchmark if the process has ended."""
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
-            sys.exit(f"{PROGRAM} ended with {self.process.wait()}")
+            sys.exit(f"{PROGRAMS[self.peer]} ended with {self.process.wait()}")
         return json.loads(line)
 
     def times(self) -> list[float]:
@@ -207,54 +222,53 @@ def correlation(a: np.ndarray, b: np.ndarray) -> float:
     return float(a @ b / np.linalg.norm(a) / np.linalg.norm(b))
 
 
-def measure(name: str, rounds: int, folder: Path) -> tuple[str, str]:
-    """The row of a case with its times, and that with the differences of the results."""
+def measure(name: str, rounds: int, folder: Path) -> list[tuple[str, str]]:
+    """For each peer of a case, the row with the times, and that with the differences of the results."""
     case = CASES[name]
-    sides: dict[str, Ours | Theirs] = {tuning: Theirs(case, folder, tuning) for tuning in TUNING}
-    sides["ours"] = Ours(case, folder)
-    found: dict[str, list[list[float]]] = {side: [] for side in sides}
+    peers = {peer: Theirs(case, folder, peer) for peer in case.peers}
+    ours = Ours(case, folder)
+    sides: dict[str, Ours | Theirs] = {"": ours, **peers}
+    found = {side: np.array([]).reshape(0, 2) for side in sides}
     for _ in range(rounds):
         for side, each in sides.items():
-            found[side].append(each.times())
-    forward, gradient = (
-        {side: statistics.median(times[n] for times in rows) for side, rows in found.items()} for n in (0, 1)
-    )
-    best = min(TUNING, key=gradient.__getitem__)
-    ratio = statistics.median(theirs[1] / ours[1] for theirs, ours in zip(found[best], found["ours"], strict=True))
-    cells = " x ".join(map(str, case.shape))
-    receivers = len(case.places()[1])
-    row = [
-        name, f"{cells} cells, {case.steps} steps, {receivers} receivers", f"{forward['ours']:.2f}",
-        f"{min(forward[tuning] for tuning in TUNING):.2f}", f"{gradient['ours']:.2f}", f"{gradient[TUNING[0]]:.2f}",
-        f"{gradient[TUNING[1]]:.2f}", f"{ratio:.2f}",
-    ]  # fmt: skip
-    mine, their = sides["ours"].results(), [sides[tuning].results() for tuning in TUNING][0]
-    compared = [
-        name, f"{difference(mine['gather'], their['gather']):.1e}",
-        f"{abs(mine['objective'] / float(their['objective']) - 1):.1e}",
-        f"{difference(mine['gradient'], their['gradient']):.1e}",
-        f"{correlation(mine['gradient'], their['gradient']):.6f}",
-    ]  # fmt: skip
-    return _line(row), _line(compared)
+            found[side] = np.vstack([found[side], each.times()])
+    size = f"{' x '.join(map(str, case.shape))} cells, {case.steps} steps, {len(case.places()[1])} receivers"
+    mine, rows = ours.results(), []
+    for peer, each in peers.items():
+        theirs = each.results()
+        times = [f"{statistics.median(found[side][:, n]):.2f}" for n in (0, 1) for side in ("", peer)]
+        ratio = statistics.median(found[peer][:, 1] / found[""][:, 1])
+        differences = [difference(mine[key], theirs[key]) for key in ("gather", "objective", "gradient")]
+        alike = correlation(mine["gradient"], theirs["gradient"])
+        told = f"{peer} {each.version}"
+        rows.append((
+            _line([name, size, told, *times, f"{ratio:.2f}"]),
+            _line([name, told, *(f"{value:.1e}" for value in differences), f"{alike:.6f}"]),
+        ))  # fmt: skip
+    return rows
 
 
 def _line(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-TIMES = ["case", "size", "forward, s", "Devito", "gradient, s", "Devito", "Devito, autotuned", "ratio"]
-RESULTS = ["case", "gathers", "objectives", "gradients", "correlation of the gradients"]
+TIMES = ["case", "size", "peer", "forward, s", "peer", "gradient, s", "peer", "peer / ours"]
+RESULTS = ["case", "peer", "gathers", "objectives", "gradients", "correlation of the gradients"]
 
 
 def main(rounds: int, names: Sequence[str]) -> None:
     for name in names:
         if name not in CASES:
-            sys.exit(f"'{name}' is no problem; there are {', '.join(CASES)}")
-    rows = []
+            sys.exit(f"'{name}' is no case; there are {', '.join(CASES)}")
+    rows = list[tuple[str, str]]()
     print(f"{common.machine()}; {common.software()}; median of {rounds} rounds", flush=True)
     for name in names or CASES:
         with tempfile.TemporaryDirectory() as folder:
-            rows.append(measure(name, rounds, Path(folder)))
+            try:
+                rows += measure(name, rounds, Path(folder))
+            except NotInstalled as error:
+                print(f"{name} not measured: {error}", file=sys.stderr)
+                continue
         print(rows[-1][0], file=sys.stderr, flush=True)
     for head, lines in zip((TIMES, RESULTS), zip(*rows, strict=True), strict=True):
         print("\n".join(["", _line(head), f"|{'---|' * len(head)}", *lines]))
