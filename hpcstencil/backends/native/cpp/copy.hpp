@@ -6,19 +6,13 @@ static inline void copy(real* to, const real* from, long n) { memcpy(to, from, n
 
 #if defined(__AVX__) && defined(__GNUC__) && !defined(__clang__)
 #define HAS_NON_TEMPORAL_STORES
-// Stores a vector at a multiple of 64 bytes, bypassing the caches.
+// Stores a vector at a multiple of its size, bypassing the caches.
 static inline void store_past_caches(real* to, vec v) {
+    typedef float floats __attribute__((vector_size(VECTOR)));
 #ifdef __AVX512F__
-    typedef float floats __attribute__((vector_size(64)));
     __builtin_ia32_movntps512((float*)to, (floats)v);
 #else
-    typedef float floats __attribute__((vector_size(32)));
-    union {
-        vec whole;
-        floats half[2];
-    } split = {v};
-    __builtin_ia32_movntps256((float*)to, split.half[0]);
-    __builtin_ia32_movntps256((float*)to + 8, split.half[1]);
+    __builtin_ia32_movntps256((float*)to, (floats)v);
 #endif
 }
 #endif
