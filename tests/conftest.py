@@ -54,17 +54,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Most of the time of the tests is LLVM's and g++'s. Only bits on several devices and processes depend on how well LLVM
-    optimizes: the tests that compare them are marked `optimized`. `long` ones have steps enough to be worth it. g++ optimizes
-    as in a run in tests on several processes and in those of native code itself. `-O1` gives the others the same bits, in two
-    thirds of the time.
+    optimizes: the tests that compare them are marked `optimized`. `long` ones have steps enough to be worth it. g++ gives the
+    same bits at every level. `-O1` takes two thirds of the time of `-O2`, and `-O0` a third: tests on several processes and
+    those of native code itself have `-O1`, and other tests `-O0`.
     """
     compiled_as_in_a_run = any(item.get_closest_marker(name) for name in ("long", "optimized"))
     if (jax := sys.modules.get("jax")) is not None:
         jax.config.update("jax_disable_most_optimizations", not compiled_as_in_a_run)
     if (compiler := sys.modules.get("hpcstencil.backends.native.compiler")) is not None:
         of_native_code = item.get_closest_marker("mpi") or item.path.name.startswith("test_native")
-        level = "-O2" if compiled_as_in_a_run or of_native_code else "-O1"
-        flags = tuple(level if flag in ("-O1", "-O2") else flag for flag in compiler.FLAGS)
+        level = "-O2" if compiled_as_in_a_run else "-O1" if of_native_code else "-O0"
+        flags = tuple(level if flag in ("-O0", "-O1", "-O2") else flag for flag in compiler.FLAGS)
         if flags != compiler.FLAGS:
             compiler.FLAGS = flags
             compiler.identity.cache_clear(), compiler.begun.cache_clear()  # what was compiled otherwise is not taken

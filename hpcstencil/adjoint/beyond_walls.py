@@ -6,6 +6,7 @@ J = Σ c_i (S E u)_i, the derivative ∂J/∂u takes three steps:
   2. the reflected stencil is applied, also in the places of ghost cells
   3. the result in each ghost cell, times α_j, is added to its mirror image
 If β_j depends on fields, as at an open end, the result times ∂β_j/∂v is added to the field v in the cell next to the boundary.
+If α_j and β_j depend on a parameter p, the result times ∂α_j/∂p u_{j-1} + ∂β_j/∂p is added to the derivative with respect to p.
 The rule holds for every stencil and every α. Where it applies, the identity of `operands` takes one operator instead.
 
 On a staggered grid, inner results are evaluated beyond boundaries from the ghost cells of fields (`Field.beyond`). Their
@@ -20,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from hpcstencil.adjoint.operands import Operands, with_fields
+from hpcstencil.adjoint.operands import Operands, changed_ghost, linear, with_fields
 from hpcstencil.numerics.finite_differences import Stencil
 from hpcstencil.numerics.grid import AXES
 from hpcstencil.symbolic.boundary_kinds import KINDS, NOTHING, Face
@@ -93,28 +94,33 @@ class Walls:
         operands = [child for child in part.children if varies(child)]
         if walls and (isinstance(part, Halfway) or not all(has_own_ghosts(child) for child in operands)):
             return True
-        faces = [
-            (self.operands.face(child, axis, side), reaches[axis])
-            for child in operands
-            for axis in walls
-            for side in (0, 1)
-        ]
-        if any(self.beside(face) for face, _ in faces):
-            return True
-        kinds = [(KINDS[face.kind], reach) for face, reach in faces]
-        alone = not isinstance(part, DivGrad) and sum(map(bool, reaches)) == 1
-        return any(kind.on_face or (alone and kind.factor_varies and reach > 1) for kind, reach in kinds)
+        if self.depends(part):
+            return not isinstance(part, DivGrad) or self.space.order > 2
+        mixed = sum(map(bool, reaches)) > 1
+
+        def varying(face: Face, reach: int) -> bool:
+            """Whether the mirror factor is not the same for all ghost cells, as the identity requires."""
+            by_place = any(isinstance(p, Coordinate | Field) for value in face.values[:-1] for p in walk(value))
+            return KINDS[face.kind].factor_varies and (reach > 1 or (mixed and by_place))
+
+        here = not isinstance(part, DivGrad) and (isinstance(part, Derivative) or not mixed)
+        return any(KINDS[face.kind].on_face or (here and varying(face, reach)) for face, reach in self.faces(part))
+
+    def faces(self, part: Operator) -> list[tuple[Face, int]]:
+        """The conditions of the operands of ``part`` on boundaries beyond which it reads, with its number of ghost cells."""
+        reaches = [max(pair) for pair in self.space.reach(part)]
+        walls = self.operands.walls(axis for axis, reach in enumerate(reaches) if reach)
+        sides = [(child, axis, side) for child in part.children if varies(child) for axis in walls for side in (0, 1)]
+        return [(self.operands.face(*where), reaches[where[1]]) for where in sides]
+
+    def depends(self, part: Operator) -> bool:
+        """Whether ``part`` has derivatives with respect to leaves in boundary values of its operands."""
+        return any(self.beside(face) for face, _ in self.faces(part))
 
     def beside(self, face: Face) -> list[Node]:
-        """The leaves on which boundary values with fields depend. Raises InputError if a mirror factor depends on one."""
-        if not with_fields(face):
-            return []
-        found = [[part for part in walk(value) if part in self.leaves] for value in face.values]
-        if any(found[:-1]):
-            raise InputError(
-                "gradient.of: not available yet for parameters in a or b of a robin condition; write numbers there"
-            )
-        return found[-1]
+        """The leaves on which the values of a face depend, if the general rule applies to it."""
+        found = [part for value in face.values for part in walk(value) if part in self.leaves]
+        return list(dict.fromkeys(found)) if self.operands.general(face) else []
 
     # ---- values in places ----
 
@@ -151,27 +157,51 @@ class Walls:
         """The derivatives of Σ c ``part`` with respect to the operand of ``part``, and to leaves, by these and by place.
 
         If the operand has ghost cells of its own, they are folded back, so that the result has no other place than (). Raises
-        InputError for operators along several axes and for `DivGrad`.
+        InputError for user-defined stencils along several axes and for `DivGrad`.
         """
         (operand, *_) = part.children
-        reaches = [max(pair) for pair in self.space.reach(part)]
-        axes = [axis for axis, reach in enumerate(reaches) if reach]
-        if isinstance(part, DivGrad) or len(axes) > 1:
+        axes = [axis for axis, reach in enumerate(self.space.reach(part)) if any(reach)]
+        if isinstance(part, DivGrad) or (len(axes) > 1 and not isinstance(part, Derivative)):
             raise InputError(
-                "boundary: gradients are not available yet for mixed derivatives, div_grad and stencils along several axes of "
-                "values on faces beside a boundary, or beside open ends and arrays in boundary values; use other conditions, "
-                "or write differences and means"
+                "boundary: gradients are not available yet for stencils along several axes, and div_grad of an order above 2, "
+                "beside open ends, arrays in boundary values and unknowns in the coefficients of robin "
+                "conditions, or of values on faces beside a boundary; use other conditions, or write differences and means"
             )
-        found = Extended()
-        if not axes or self.operands.periodic[axes[0]]:
-            found = {place: turned(part, tree) for place, tree in c.items()}
-        else:
-            for rest, along in _by_axis(c, axes[0]).items():
-                for place, tree in self.along(part, axes[0], along):
-                    _add(found, tuple(sorted((*rest, *place))), tree)
+        found = c if axes else {place: turned(part, tree) for place, tree in c.items()}
+        for axis in axes:
+            one = part
+            if isinstance(part, Derivative):  # a mixed one is the product of those along its axes
+                one = replace(part, orders=tuple(m if a == axis else 0 for a, m in enumerate(part.orders)))
+            found = self.along_axis(one, axis, found)
         if not has_own_ghosts(operand):
             return {(operand, place): tree for place, tree in found.items()}
         return {(leaf, ()): tree for leaf, tree in self.folded(operand, found).items()}
+
+    def beside_div_grad(self, part: DivGrad, c: Node) -> Iterator[tuple[Node, Node]]:
+        """Yield (leaf, derivative of Σ c ``part``) for leaves in the boundary values of both operands, where the general rule
+        is not needed for the operands themselves: a second-order stencil reads one ghost cell, k_g or a_g, of each.
+
+        The flux through the boundary adds (k + k_g)/2 (a_g - a)/dx² to the cell beside it.
+        """
+        axis, k, a = part.axis, part.coefficient, part.operand
+        c = times(Constant(self.space.spacing[axis] ** -2), c)
+        for side in (0, 1) if self.operands.walls([axis]) else ():
+            k_ghost, a_ghost = (Neighbour(operand, axis, 1 if side else -1) for operand in (k, a))
+            row = axis, side, 1
+            if varies(a) and self.beside(self.operands.face(a, axis, side)):
+                yield from self.given(a, row, (), times(Constant(0.5) * (k + k_ghost), c))
+            if varies(k) and self.beside(self.operands.face(k, axis, side)):
+                yield from self.given(k, row, (), times(Constant(0.5) * (a_ghost - a), c))
+
+    def along_axis(self, part: Operator, axis: int, c: Extended) -> Extended:
+        """Steps 1 and 2 for an operator along one axis, from derivatives ``c`` with respect to its result."""
+        if self.operands.periodic[axis]:
+            return {place: turned(part, tree) for place, tree in c.items()}
+        found = Extended()
+        for rest, along in _by_axis(c, axis).items():
+            for place, tree in self.along(part, axis, along):
+                _add(found, tuple(sorted((*rest, *place))), tree)
+        return found
 
     def along(self, part: Operator, axis: int, c: Extended) -> Iterator[tuple[Place, Node]]:
         """Yield the results of steps 1 and 2 along one axis, from the trees of ``c`` for its rows and for the cells: pairs (row
@@ -229,17 +259,22 @@ class Walls:
         """Yield (leaf, derivative) for leaves in the boundary values of a ``row``. The arguments are those of `mirrored`."""
         axis, side, k = row
         face = self.operands.face(operand, axis, side)
-        for leaf in dict.fromkeys(self.beside(face)):
+        for leaf in self.beside(face):
             if rest:
                 raise InputError(
                     f"boundary.{AXES[axis]}: gradients are not available yet for operators that read the corners of the domain "
                     "beside boundary values with fields; use another condition"
                 )
-            boundary, height = self.operands.domain[axis][side], (2 * k - 1) * self.space.spacing[axis]
-            *factor, value = (on_plane(each, axis, boundary) for each in face.values)
-            weight = KINDS[face.kind].ghost(Constant, ZERO, Constant(height), *factor, ONE)
-            moved = self.weighted(tree, axis, {(-1 if side else 1) * (k - 1): 1.0})
-            yield leaf, self.in_cell(axis, side, 0, times(times(weight, self.slope(value, leaf)), moved))
+            boundary, height = self.operands.domain[axis][side], Constant((2 * k - 1) * self.space.spacing[axis])
+            there = replace(face, values=tuple(on_plane(value, axis, boundary) for value in face.values))
+            inwards = {(-1 if side else 1) * (k - 1): 1.0}
+            *slopes, last = (self.slope(value, leaf) for value in there.values)
+            of_factor: Node = ZERO
+            if any(slope != ZERO for slope in slopes):
+                mirror = self.weighted(self.inside(operand), axis, inwards)
+                of_factor = changed_ghost(there, mirror, height, slopes)
+            change = plus(times(linear(there, height), last), of_factor)
+            yield leaf, self.in_cell(axis, side, 0, times(change, self.weighted(tree, axis, inwards)))
 
     def mirrored(self, operand: Node, row: tuple[int, int, int], rest: Place, tree: Node) -> Node:
         """The ghost cells of a ``row``, of which ``tree`` is the derivative, folded onto their mirror images.
@@ -264,13 +299,16 @@ class Walls:
         if not kind.factor_varies:
             return Constant(kind.ghost(float, 1.0, height, 0.0))
         coefficients = replace(face, values=face.values[:-1])
-        if with_fields(coefficients) and (k > 1 or rest):
+        if with_fields(coefficients) and rest:
             raise InputError(
                 f"boundary.{AXES[axis]}: gradients are not available yet with {face.kind} whose coefficients are arrays, and "
-                "stencils that need more than one ghost cell; set numerics.order = 2, or give expressions"
+                "operators that read the corners of the domain; give expressions"
             )
         values = [on_plane(value, axis, self.operands.domain[axis][side]) for value in coefficients.values]
-        return self.at(kind.ghost(Constant, ONE, Constant(height), *values, ZERO), rest)
+        factor = self.at(kind.ghost(Constant, ONE, Constant(height), *values, ZERO), rest)
+        if with_fields(coefficients):  # which lie in the cells next to the boundary
+            factor = self.weighted(factor, axis, {(1 if side else -1) * (k - 1): 1.0})
+        return factor
 
 
 def _shifted(tree: Node, offset: Iterable[int]) -> Node:

@@ -21,6 +21,7 @@ from typing import Any
 from hpcstencil.adjoint.beyond_walls import Extended, Place, Walls
 from hpcstencil.adjoint.operands import Operands
 from hpcstencil.adjoint.operators import transposed_operator
+from hpcstencil.symbolic.boundary_kinds import Face
 from hpcstencil.symbolic.differentiate import ONE, RULES, ZERO, over, plus, times
 from hpcstencil.symbolic.expressions import (
     OPERATORS,
@@ -96,16 +97,17 @@ def tangent(
     """The derivative of a tree along ``directions``, which map fields and parameters to their own derivatives.
 
     ``field`` is any field that is known where the result is evaluated; it is needed if the tree has operators. If the
-    directions are of parameters alone, boundary values that contain fields count as constant, as `transposed` has their
-    derivatives. The conditions of new operands are added to ``operands``. Raises the InputError of `Operands.changed`.
+    directions are of parameters alone, the values of faces to which the general rule applies (`Operands.general`) count as
+    constant, as `transposed` has their derivatives. The conditions of new operands are added to ``operands``. Raises the
+    InputError of `Operands.changed`.
     """
     known: dict[Node, Node] = {}
 
     of_fields = any(isinstance(leaf, Field) for leaf in directions)
 
-    def along(value: Node) -> Node:
-        constant = not of_fields and any(isinstance(part, Field) for part in walk(value))
-        return ZERO if constant else tangent(value, directions, operands, space, field)
+    def along(face: Face) -> list[Node]:
+        constant = not of_fields and operands.general(face)
+        return [ZERO if constant else tangent(value, directions, operands, space, field) for value in face.values]
 
     for part in bottom_up(tree):
         if isinstance(part, Pointwise):
@@ -115,7 +117,7 @@ def tangent(
             result: Node = ZERO
             for name in ("operand", "coefficient") if isinstance(part, DivGrad) else ("operand",):
                 child = getattr(part, name)
-                slope = operands.changed(child, known[child], _axes(part, space), along, Constant(0.0) * field)
+                slope = operands.changed(child, known[child], _reaches(part, space), along, Constant(0.0) * field)
                 if slope != ZERO:
                     changed: dict[str, Any] = {name: slope}
                     result = plus(result, replace(part, **changed))
@@ -127,9 +129,9 @@ def tangent(
     return known[tree]
 
 
-def _axes(part: Operator, space: Discretization) -> list[int]:
-    """The axes along which an operator reads other cells."""
-    return [axis for axis, reach in enumerate(space.reach(part)) if any(reach)]
+def _reaches(part: Operator, space: Discretization) -> dict[int, int]:
+    """The number of ghost cells that an operator needs, by the axes along which it reads other cells."""
+    return {axis: max(reach) for axis, reach in enumerate(space.reach(part)) if any(reach)}
 
 
 def transposed(
@@ -159,7 +161,8 @@ def transposed(
     wanted = {*leaves, *(replace(leaf, beyond=True) for leaf in leaves)}
     active: dict[Node, bool] = dict.fromkeys(wanted, True)
     for part in order:
-        active[part] = part in wanted or any(active[child] for child in part.children)
+        below = any(active[child] for child in part.children)
+        active[part] = part in wanted or below or (isinstance(part, OPERATORS) and walls.depends(part))
     sums: dict[Node, dict[tuple[Place, Guards], Sum]] = {}
     of_numbers: dict[Node, Node] = {}
 
@@ -168,7 +171,9 @@ def transposed(
         return {where: tree for where, tree in found.items() if tree != ZERO}
 
     def add(part: Node, place: Place, guards: Guards, tree: Node) -> None:
-        if active[part] and tree != ZERO:
+        if part in numbers:
+            of_numbers[part] = plus(of_numbers.get(part, ZERO), tree)
+        elif active[part] and tree != ZERO:
             sums.setdefault(part, {}).setdefault((place, guards), Sum()).add(tree)
 
     for name, tree in merged.items():
@@ -184,11 +189,11 @@ def transposed(
             sought = _guarded(reached, walls)
             if walls.needed(part, sought):
                 for (leaf, place), tree in walls.transposed(part, sought).items():
-                    if leaf in numbers:
-                        of_numbers[leaf] = plus(of_numbers.get(leaf, ZERO), tree)
-                    else:
-                        add(leaf, place, (), tree)
+                    add(leaf, place, (), tree)
                 continue
+            if isinstance(part, DivGrad):
+                for leaf, tree in walls.beside_div_grad(part, sought[()]):
+                    add(leaf, (), (), tree)
             factor, rest = _split(sought[()])
             both = {child for child in part.children if active[child]}
             for child, tree in transposed_operator(part, rest, both, operands, space):

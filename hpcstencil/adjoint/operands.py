@@ -9,22 +9,27 @@ u and drops out. A stencil without parity is the sum of an even and an odd part.
 
 The identity needs a factor α that is equal for all ghost cells of a row. Where a stencil reaches along several axes, α must
 also be equal for all rows.
+
+Along a direction in which a parameter of α and β changes, the ghost cell changes by α u̇_mirror + (∂α/∂p u_mirror + ∂β/∂p) ṗ.
+As β is linear in the last value of a face, the derivative of the operand has the same kind of boundary with another last
+value. For a robin condition a u + b ∂u/∂n = r, that value is ṙ - ȧ u - ḃ ∂u/∂n with u and ∂u/∂n on the boundary.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from hpcstencil.numerics.grid import AXES
 from hpcstencil.symbolic.boundary_kinds import KINDS, NO_FLUX, Face
-from hpcstencil.symbolic.differentiate import ZERO, plus
+from hpcstencil.symbolic.differentiate import ONE, ZERO, derivative, over, plus, times
 from hpcstencil.symbolic.expressions import (
     OPERATORS,
     Constant,
     Coordinate,
     Field,
     Node,
+    Parameter,
     Pointwise,
     has_own_ghosts,
     on_plane,
@@ -35,7 +40,7 @@ from hpcstencil.symbolic.expressions import (
 from hpcstencil.validation.errors import InputError
 
 Faces = Mapping[tuple[Node, int, int], Face]
-Along = Callable[[Node], Node]  # a boundary value -> its derivative along a direction
+Along = Callable[[Face], Sequence[Node]]  # the derivatives of the values of a face along a direction
 
 
 @dataclass
@@ -44,7 +49,8 @@ class Operands:
 
     ``given`` are the conditions of the equation, as `Problem.faces`, and ``trees`` its trees. ``periodic``, ``spacing``,
     ``domain``, the coordinates of both boundaries, and ``rows``, the number of ghost cells that any tree needs, have one entry
-    per axis. ``added`` collects the conditions of new operands.
+    per axis. ``unknowns`` are the fields and parameters with respect to which the adjoint has derivatives. ``added``
+    collects the conditions of new operands.
     """
 
     given: Faces
@@ -53,6 +59,7 @@ class Operands:
     spacing: tuple[float, ...]
     domain: tuple[tuple[float, float], ...]
     rows: tuple[int, ...]
+    unknowns: Collection[Node] = ()
     added: dict[tuple[Node, int, int], Face] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -62,6 +69,11 @@ class Operands:
     def face(self, operand: Node, axis: int, side: int) -> Face:
         """The condition of an operand of the equation on one side (0 lower, 1 upper) of an axis that is not periodic."""
         return self.given.get((operand, axis, side), NO_FLUX)
+
+    def general(self, face: Face) -> bool:
+        """Whether derivatives with respect to the values of a face are taken by the general rule of `beyond_walls`: if they
+        contain fields or arrays, or if a mirror factor depends on an unknown."""
+        return with_fields(face) or any(part in self.unknowns for value in face.values[:-1] for part in walk(value))
 
     def mirrored(
         self, operand: Node, parities: Mapping[int, int], reach: int, mixed: bool = False, tangent: bool = False
@@ -88,7 +100,7 @@ class Operands:
                     factor = face.values[:-1]
                     if mixed and any(isinstance(p, Coordinate | Field) for v in factor for p in walk(v)):
                         raise InputError(
-                            f"{where}: gradients of mixed derivatives are not available yet with {face.kind} whose "
+                            f"{where}: gradients of stencils along several axes are not available yet with {face.kind} whose "
                             "coefficients depend on the place; give numbers"
                         )
                 mirrored = kind.mirrored(parity, self.spacing[axis], face.values)
@@ -122,7 +134,8 @@ class Operands:
         own, walls = Field(operand.name), self.walls(range(len(self.periodic)))
         if not isinstance(slope, Field):
             return self.continued(own, ZERO, along) if self.change(own, walls, along) else ZERO
-        for (axis, side), face in self.moved(own, walls, along).items():
+        reaches = {axis: self.rows[axis] for axis in walls}
+        for (axis, side), face in self.moved(own, reaches, along).items():
             assert self.added.setdefault((slope, axis, side), face) == face
         return replace(slope, beyond=True)
 
@@ -130,43 +143,49 @@ class Operands:
         """Those of the ``axes`` that are not periodic."""
         return [axis for axis in axes if not self.periodic[axis]]
 
-    def changed(self, operand: Node, slope: Node, axes: Iterable[int], along: Along, zero: Node) -> Node:
-        """The derivative of an operand along a direction, as an operand of the same operator, which reaches along ``axes``; the
-        constant 0 if nothing changes.
+    def changed(self, operand: Node, slope: Node, reaches: Mapping[int, int], along: Along, zero: Node) -> Node:
+        """The derivative of an operand along a direction, as an operand of the same operator; 0 if nothing changes.
 
-        ``slope`` is the derivative of its tree, and ``along`` returns those of boundary values. ``zero`` is a tree of fields
-        that is 0 in all cells: a tree without fields has no ghost cells of its own. Raises InputError if a mirror factor
-        changes.
+        ``reaches`` are the numbers of ghost cells that the operator needs, by the axes along which it reads other cells.
+        ``slope`` is the derivative of the tree of the operand, and ``along`` returns those of boundary values. ``zero`` is a
+        tree of fields that is 0 in all cells: a tree without fields has no ghost cells of its own. Raises the InputError of
+        `moved`.
         """
-        walls = self.walls(axes)
+        walls = self.walls(reaches)
         if not has_own_ghosts(operand) or (slope == ZERO and not self.change(operand, walls, along)):
             return slope
         tree = slope if varies(slope) else plus(slope, zero)
-        return self.placed(tree, self.moved(operand, walls, along)) if walls else tree
+        return self.placed(tree, self.moved(operand, {axis: reaches[axis] for axis in walls}, along)) if walls else tree
 
-    def moved(self, operand: Node, walls: Iterable[int], along: Along) -> dict[tuple[int, int], Face]:
-        """The conditions of the derivative of an operand on these axes."""
-        faces = self.mirrored(operand, dict.fromkeys(walls, 1), 1, tangent=True)
+    def moved(self, operand: Node, reaches: Mapping[int, int], along: Along) -> dict[tuple[int, int], Face]:
+        """The conditions of the derivative of an operand on these axes, with the numbers of ghost cells that are needed there.
+
+        Raises InputError if a mirror factor changes, and more than one ghost cell is needed or the operand contains operators.
+        """
+        faces = self.mirrored(operand, dict.fromkeys(reaches, 1), 1, tangent=True)
         for (axis, side), face in faces.items():
-            slope = self.slope(axis, self.face(operand, axis, side), along)
-            faces[axis, side] = replace(face, values=(*face.values[:-1], slope))
+            *factor, last = [ZERO, *along(self.face(operand, axis, side))]
+            if any(slope != ZERO for slope in factor):
+                last = plus(last, self.of_factor(operand, axis, side, factor[1:], reaches[axis]))
+            faces[axis, side] = replace(face, values=(*face.values[:-1], last))
         return faces
+
+    def of_factor(self, operand: Node, axis: int, side: int, slopes: Sequence[Node], reach: int) -> Node:
+        """The last value of a face that changes the first ghost cell as changes of its other values do, by ``slopes``."""
+        face, height = self.face(operand, axis, side), Constant(self.spacing[axis])
+        if reach > 1 or any(isinstance(part, OPERATORS) for part in walk(operand)):
+            raise InputError(
+                f"boundary.{AXES[axis]}: derivatives along a direction of a parameter in the coefficients of {face.kind} are "
+                "not available yet with stencils that need more than one ghost cell, and for results of operators; set "
+                "numerics.order = 2, or use the gradient"
+            )
+        mirror = on_plane(operand, axis, self.domain[axis][side] + (0.5 - side) * self.spacing[axis])
+        return over(changed_ghost(face, mirror, height, slopes), linear(face, height))
 
     def change(self, operand: Node, walls: Iterable[int], along: Along) -> bool:
         """Whether boundary values change on these axes."""
-        faces = [(axis, self.face(operand, axis, side)) for axis in walls for side in (0, 1)]
-        return any(self.slope(axis, face, along) != ZERO for axis, face in faces)
-
-    def slope(self, axis: int, face: Face, along: Along) -> Node:
-        """The derivative of the last value of a face, of which ghost cells are a linear function. Raises InputError if others,
-        and thus the mirror factor, change."""
-        *factor, slope = [ZERO, *(along(value) for value in face.values)]
-        if any(each != ZERO for each in factor):
-            raise InputError(
-                f"gradient.of: not available yet for parameters in a or b of boundary.{AXES[axis]} = {{ robin = ... }}; write "
-                "numbers there"
-            )
-        return slope
+        faces = [self.face(operand, axis, side) for axis in walls for side in (0, 1)]
+        return any(slope != ZERO for face in faces for slope in along(face))
 
     def continued(self, operand: Node, tree: Node, along: Along) -> Node:
         """The derivative of an operand, where ``tree`` is that in the cells, in ghost cells too: a function of the coordinates.
@@ -184,9 +203,15 @@ class Operands:
             for side, boundary in enumerate((lower, upper)):
                 face = self.face(operand, axis, side)
                 kind = KINDS[face.kind]
-                slope = on_plane(self.slope(axis, face, along), axis, boundary)
-                if inner == ZERO and slope == ZERO:
+                slopes = [on_plane(slope, axis, boundary) for slope in along(face)]
+                if inner == ZERO and all(slope == ZERO for slope in slopes):
                     continue
+                if any(slope != ZERO for slope in slopes[:-1]):
+                    raise InputError(
+                        f"boundary.{AXES[axis]}: derivatives by a parameter in the coefficients of "
+                        f"{face.kind} are not available yet for arrays with conditions of their own; write numbers"
+                    )
+                slope = slopes[-1] if slopes else ZERO
                 factor = [on_plane(value, axis, boundary) for value in face.values[:-1]]
                 ghosts: Node = ZERO
                 for k in reversed(range(1, self.rows[axis] + 1)):
@@ -200,6 +225,24 @@ class Operands:
                     ghosts = _where(x < end if side else x > end, row, ghosts)
                 tree = _where(x > boundary if side else x < boundary, ghosts, tree)
         return tree
+
+
+def linear(face: Face, height: Node) -> Node:
+    """The derivative of a ghost cell with respect to the last value of its face."""
+    return KINDS[face.kind].ghost(Constant, ZERO, height, *face.values[:-1], ONE)
+
+
+def changed_ghost(face: Face, mirror: Node, height: Node, slopes: Sequence[Node]) -> Node:
+    """The derivative of a ghost cell along a direction in which the values of its face but the last one change by ``slopes``,
+    where the value of its ``mirror`` image stays the same."""
+    values, image = [Parameter(f"value {n}") for n in range(len(face.values))], Parameter("mirror")
+    known: dict[Node, Node] = {image: mirror, **dict(zip(values, face.values, strict=True))}
+    ghost: Node = KINDS[face.kind].ghost(Constant, image, height, *values)
+    result: Node = ZERO
+    for value, slope in zip(values, slopes, strict=False):
+        if slope != ZERO:
+            result = plus(result, times(substitute(derivative(ghost, value), lambda part: known.get(part)), slope))
+    return result
 
 
 def with_fields(face: Face) -> bool:

@@ -19,7 +19,7 @@ from functools import cached_property
 
 from hpcstencil.adjoint.differentiate import Sum, tangent, transposed
 from hpcstencil.adjoint.hat_functions import HatFunctions
-from hpcstencil.adjoint.operands import Operands
+from hpcstencil.adjoint.operands import Faces, Operands
 from hpcstencil.adjoint.run_steps import refuse_following, steps_of
 from hpcstencil.adjoint.stages import (
     APART,
@@ -54,6 +54,7 @@ from hpcstencil.symbolic.expressions import (
     total,
     walk,
 )
+from hpcstencil.symbolic.stencil_reach import Discretization
 from hpcstencil.validation.errors import InputError
 from hpcstencil.validation.messages import at, listing, unknown
 
@@ -273,7 +274,6 @@ def adjoint_of(problem: Problem, expressed: Iterable[str], verified: bool = Fals
     recorded = {name: plain[name] for name in plain if name == SAMPLES_SEED}
     operands = {name: plain[name] for name in plain if name.startswith(SEED)}
     space = problem.discretization
-    places = operands_of(problem, plain.values())
     hats = {one.key: hats_of(problem, one) for one in unknowns if one.kind == "series"}
     leaves = [
         *(Field(name) for name in fields),
@@ -281,6 +281,7 @@ def adjoint_of(problem: Problem, expressed: Iterable[str], verified: bool = Fals
     ]
     numbers: list[Node] = [Parameter(one.name) for one in parameters if one.kind == "number"]
     numbers += [each.series for each in hats.values()]
+    places = operands_of(problem, plain.values(), [*leaves, *numbers])
 
     def derivatives(trees: Mapping[str, Node], seeds: Mapping[str, Node], prefix: str) -> dict[str, Node]:
         """The derivatives of Σ seeds·trees: of fields, named with this prefix, and of parameters."""
@@ -315,13 +316,7 @@ def adjoint_of(problem: Problem, expressed: Iterable[str], verified: bool = Fals
     start = derivatives(initial, adjoints, "") if initial else {}
     start = {one.field: Field(one.field) + start[one.field] for one in parameters if start.get(one.field, ZERO) != ZERO}
     _refuse_noise(start)
-    products: dict[str, Node] = {}
-    if verified:
-        along: dict[Node, Node] = {Field(name): Field(TANGENT + name) for name in fields}
-        products["tangent"] = total(
-            [adjoints[name] * tangent(rates[name], along, places, space, adjoints[name]) for name in fields]
-        )
-        products["adjoint"] = total([Field(TRANSPOSED + name) * Field(TANGENT + name) for name in fields])
+    products = _products(rates, places, space) if verified else {}
     everything = shared(
         {
             **trees,
@@ -330,37 +325,17 @@ def adjoint_of(problem: Problem, expressed: Iterable[str], verified: bool = Fals
         }
     )
     parts = {group: {name: everything[f"{group} {name}"] for name in part} for group, part in parts.items()}
-    positions = {prefix + name: place for name, place in problem.positions.items() for prefix in (ADJOINT, TRANSPOSED)}
-    constant = (*problem.fields, *(ADJOINT + name for name in fields))
-    time = problem.config.time
-    if time.dt is None:  # a reverse step gets the size of the step that it reverses
-        time = replace(time, dt=1.0, cfl=None, tolerance=None)
-    adjoint = replace(
+    of_samples = recorded if any(not isinstance(tree, Field) for tree in recorded.values()) else {}
+    derived = {REMEMBERED: begun, START: start, SAMPLED: sampled, RECORDED: of_samples, PRODUCTS: products}
+    adjoint = _adjoint_problem(
         problem,
-        config=replace(problem.config, diagnostics=DiagnosticsConfig(), time=time),
-        fields=(*trees, *constant),
-        memory=(*trees, *constant),
-        begin_at_zero=(),
-        trees={name: everything[name] for name in trees},
-        initial={},
-        faces={**problem.faces, **places.added},
-        diagnostics={OBJECTIVE: objective, **{f"{OBJECTIVE} {n}": part for n, part in enumerate(reductions)}},
-        derived={
+        {name: everything[name] for name in trees},
+        {**problem.faces, **places.added},
+        {OBJECTIVE: objective, **{f"{OBJECTIVE} {n}": part for n, part in enumerate(reductions)}},
+        {
             END: {name: everything[END + name] for name in end},
-            **({REMEMBERED: begun} if begun else {}),
-            **({START: start} if start else {}),
-            **({SAMPLED: sampled} if sampled else {}),
-            **({RECORDED: recorded} if any(not isinstance(tree, Field) for tree in recorded.values()) else {}),
-            **({PRODUCTS: products} if products else {}),
+            **{key: found for key, found in derived.items() if found},
         },
-        method=INTEGRATORS["euler"],
-        groups={},
-        damped={},
-        apart={},
-        measured={},
-        positions={**problem.positions, **positions},
-        receivers={},
-        misfit=None,
     )
 
     def outside(tree: Node, leaf: Node) -> Node:
@@ -371,6 +346,53 @@ def adjoint_of(problem: Problem, expressed: Iterable[str], verified: bool = Fals
     slopes = tuple(outside(objective, part) for part in reductions)
     of_sample = ZERO if misfit is None else outside(misfit.term, misfit.sample)
     return Adjoint(unknowns, adjoint, reductions, slopes, outer, problem, of_sample, parts, hats)
+
+
+def _products(rates: Mapping[str, Node], places: Operands, space: Discretization) -> dict[str, Node]:
+    """The terms of the dot-product test for the right-hand sides ``rates``: of λ·(∂f/∂u v) and of (transposed field)·v."""
+    along: dict[Node, Node] = {Field(name): Field(TANGENT + name) for name in rates}
+    adjoints = {name: Field(ADJOINT + name) for name in rates}
+    return {
+        "tangent": total(
+            [adjoints[name] * tangent(rate, along, places, space, adjoints[name]) for name, rate in rates.items()]
+        ),
+        "adjoint": total([Field(TRANSPOSED + name) * Field(TANGENT + name) for name in rates]),
+    }
+
+
+def _adjoint_problem(
+    problem: Problem,
+    trees: Mapping[str, Node],
+    faces: Faces,
+    diagnostics: Mapping[str, Node],
+    derived: Mapping[str, Mapping[str, Node]],
+) -> Problem:
+    """The problem that adds these ``trees`` to its fields; those of ``problem`` and their adjoint.u are constant."""
+    positions = {prefix + name: place for name, place in problem.positions.items() for prefix in (ADJOINT, TRANSPOSED)}
+    fields = (*trees, *problem.fields, *(ADJOINT + name for name in problem.trees))
+    time = problem.config.time
+    if time.dt is None:  # a reverse step gets the size of the step that it reverses
+        time = replace(time, dt=1.0, cfl=None, tolerance=None)
+    return replace(
+        problem,
+        config=replace(problem.config, diagnostics=DiagnosticsConfig(), time=time),
+        fields=fields,
+        memory=fields,
+        begin_at_zero=(),
+        trees=trees,
+        initial={},
+        faces=faces,
+        diagnostics=diagnostics,
+        derived=derived,
+        method=INTEGRATORS["euler"],
+        groups={},
+        damped={},
+        apart={},
+        measured={},
+        positions={**problem.positions, **positions},
+        receivers={},
+        misfit=None,
+    )
 
 
 def _by_group(problem: Problem, rates: Mapping[str, Node], derivatives: Derivatives) -> dict[int, dict[str, Node]]:
@@ -482,12 +504,6 @@ def refuse_unavailable(problem: Problem) -> None:
         )
 
 
-def refuse_ensemble(problem: Problem, what: str) -> None:
-    """Raise InputError for an ensemble, of which ``what`` is not available."""
-    if problem.members:
-        raise InputError(f"ensemble: {what} are not available yet for ensembles; remove the table")
-
-
 def refuse_extrema(problem: Problem, reductions: Sequence[Reduction]) -> None:
     """Raise InputError if the objective contains a minimum or maximum over the grid."""
     kinds = [part.kind for part in reductions if part.kind in ("min", "max")]
@@ -506,13 +522,16 @@ def _refuse_noise(trees: Mapping[str, Node]) -> None:
         )
 
 
-def operands_of(problem: Problem, trees: Iterable[Node]) -> Operands:
-    """The boundary conditions of all operands in ``trees`` of a problem, and of its adjoint or tangent."""
+def operands_of(problem: Problem, trees: Iterable[Node], unknowns: Collection[Node] = ()) -> Operands:
+    """The boundary conditions of all operands in ``trees`` of a problem, and of its tangent, or its adjoint with derivatives by
+    these ``unknowns``."""
     grid = problem.config.grid
     domain = tuple(zip(grid.lower, grid.upper, strict=True))
     trees = list(trees)
     rows = problem.discretization.radius(trees)
-    return Operands(problem.faces, trees, problem.config.boundary.periodic, grid.spacing, domain, rows)
+    return Operands(
+        problem.faces, trees, problem.config.boundary.periodic, grid.spacing, domain, rows, frozenset(unknowns)
+    )
 
 
 def plain_trees(problem: Problem, trees: Mapping[str, Node]) -> dict[str, Node]:

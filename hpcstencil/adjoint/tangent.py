@@ -2,7 +2,8 @@
 
 For ∂u/∂t = f(u, p), the field tangent.u follows
   ∂u̇/∂t = (∂f/∂u) u̇ + (∂f/∂p) ṗ,   u̇(0) = the direction of u(0), plus (∂u(0)/∂p) ṗ where u(0) is an expression.
-All methods take linear combinations of fields and slopes, so a step of both is the exact derivative of a step of u. The
+All methods take linear combinations of fields and slopes, so a step of both is the exact derivative of a step of u. A multistep
+method remembers the slopes of u̇ as well. The
 direction ṗ of a number is the parameter tangent.p, and that of an array the constant field tangent.parameter.p. The objective
 of the tangent problem is the derivative J̇ of the objective J along the direction. The gradient of J̇ with respect to the
 unknowns, for a fixed direction v, is the product of the Hessian of J and v.
@@ -14,25 +15,27 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from hpcstencil.adjoint.differentiate import tangent
+from hpcstencil.adjoint.members import single_runs
 from hpcstencil.adjoint.problem import (
     OBJECTIVE,
+    OF_APART,
     TANGENT,
     Unknown,
     operands_of,
     plain_trees,
-    refuse_ensemble,
     refuse_extrema,
     refuse_unavailable,
     unknowns_of,
 )
 from hpcstencil.adjoint.run_steps import refuse_following
 from hpcstencil.config.settings import DiagnosticsConfig, GradientConfig
+from hpcstencil.numerics.integrators import memory_of
 from hpcstencil.numerics.topology import Topology
 from hpcstencil.problem.problem import Problem
 from hpcstencil.symbolic.differentiate import ZERO
 from hpcstencil.symbolic.expressions import Field, Node, Parameter, Reduction, parameter_field, shared, walk
 from hpcstencil.validation.errors import InputError
-from hpcstencil.validation.messages import at, listing, shown
+from hpcstencil.validation.messages import at, listing
 
 
 @dataclass(frozen=True)
@@ -57,20 +60,29 @@ class Tangent:
         return replace(self, problem=replace(self.problem, config=replace(config, decomposition=blocks)))
 
 
-def tangent_of(problem: Problem, expressed: Iterable[str], keys: Sequence[str]) -> Tangent:
-    """Derive the tangent of a problem along directions of ``keys``, names as in gradient.of.
+def tangents_of(problem: Problem, expressed: Iterable[str], keys: Sequence[str]) -> tuple[Tangent, ...]:
+    """The tangents of the members of an ensemble, or of a single run, along directions of ``keys``, names as in gradient.of.
 
     ``expressed`` are the fields whose initial values come from the expressions of the problem. Raises InputError for unknown
     names, and for what has no derivative yet.
     """
-    refuse_ensemble(problem, "derivatives along a direction")
+    expressed = frozenset(expressed)
+    first, *others = single_runs(problem)
+    found = [tangent_of(first, expressed, keys)]
+    for member in others:
+        if any(member.initial.get(name) != first.initial.get(name) for name in expressed):
+            found.append(tangent_of(member, expressed, keys))
+        else:
+            shared_trees = found[0].problem
+            parameters = {**shared_trees.parameters, **member.parameters}
+            found.append(replace(found[0], problem=replace(shared_trees, parameters=parameters)))
+    return tuple(found)
+
+
+def tangent_of(problem: Problem, expressed: Iterable[str], keys: Sequence[str]) -> Tangent:
+    """The tangent of a single run or a member. The arguments and errors are those of `tangents_of`."""
     refuse_unavailable(problem)
     refuse_following(problem, "derivatives along a direction are")
-    if problem.method.multistep:
-        raise InputError(
-            "numerics.integrator: derivatives along a direction are not available yet with "
-            f'{shown(problem.config.numerics.integrator)}; use "rk4" or another one-step method'
-        )
     if problem.misfit is not None:
         raise InputError(
             f"{at('objective', *problem.objective)}: derivatives along a direction are not available yet of sums over "
@@ -85,7 +97,8 @@ def tangent_of(problem: Problem, expressed: Iterable[str], keys: Sequence[str]) 
     reductions = [part for tree in problem.objective.values() for part in walk(tree) if isinstance(part, Reduction)]
     refuse_extrema(problem, reductions)
     operands = {f"operand {n}": part.operand for n, part in enumerate(reductions)}
-    plain = plain_trees(problem, {**problem.slopes, **operands})
+    apart = {OF_APART + name: tree for name, tree in problem.apart.items()}
+    plain = plain_trees(problem, {**problem.slopes, **apart, **operands})
     space = problem.discretization
     places = operands_of(problem, plain.values())
     given: dict[Node, Node] = {}
@@ -95,9 +108,14 @@ def tangent_of(problem: Problem, expressed: Iterable[str], keys: Sequence[str]) 
         elif one.kind == "array":
             given[one.node] = Field(TANGENT + parameter_field(one.name).name)
     along: dict[Node, Node] = {**given, **{Field(name): Field(TANGENT + name) for name in problem.trees}}
-    slopes = {
-        TANGENT + name: tangent(plain[name], along, places, space, Field(TANGENT + name)) for name in problem.trees
-    }
+
+    def of_rates(prefix: str, names: Iterable[str]) -> dict[str, Node]:
+        """The derivatives of right-hand sides of the fields with these names."""
+        return {
+            TANGENT + name: tangent(plain[prefix + name], along, places, space, Field(TANGENT + name)) for name in names
+        }
+
+    slopes = of_rates("", problem.trees)
     at_start = {
         TANGENT + name: tangent(problem.initial[name], given, places, space)
         for name in expressed
@@ -112,13 +130,14 @@ def tangent_of(problem: Problem, expressed: Iterable[str], keys: Sequence[str]) 
         name: tangent(tree, {**given, **of_reductions}, places, space) for name, tree in problem.objective.items()
     }
     constant = [node.name for node in given.values() if isinstance(node, Field)]
-    added = (*slopes, *constant)
+    added = (*slopes, *memory_of(problem.method, tuple(slopes)), *constant)
     extended = replace(
         problem,
         config=replace(problem.config, diagnostics=DiagnosticsConfig(), gradient=_of(problem, keys)),
         fields=(*problem.fields, *added),
         memory=(*problem.memory, *added),
         trees=shared({**problem.slopes, **slopes}),
+        apart={**problem.apart, **of_rates(OF_APART, problem.apart)},
         damped={},
         parameters={
             **problem.parameters,

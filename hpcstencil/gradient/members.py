@@ -35,6 +35,7 @@ SHARED = (
     "reductions",
     "sums_of_hats",
     "free",
+    "first_slopes",
 )  # cached properties of a sweep that all members share
 
 

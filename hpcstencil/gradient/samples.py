@@ -90,6 +90,11 @@ class Samples:
         assert self.spread is not None  # `term` has been called
         return self.spread(slopes)
 
+    def added(self, array: jax.Array, slopes: np.ndarray) -> jax.Array:
+        """The sum of `seed` and a field, which is overwritten. Only the cells around receivers are touched."""
+        assert self.spread is not None
+        return self.spread.added(array, slopes)
+
     def _all_weights(self) -> np.ndarray:
         """The weights of the cells around all receivers, as in `Receivers`. Collective."""
         if self.forward.problem.mask is None:
@@ -111,7 +116,7 @@ class Spread:
         topology = simulation.device_grid.topology
         self.grid, self.dtype = simulation.device_grid, simulation.dtype
         corner = np.array([start for start, _ in topology.block()])
-        points, numbers = np.nonzero(ranks_of(receivers.cells, topology) == topology.rank)
+        points, numbers = np.nonzero((ranks_of(receivers.cells, topology) == topology.rank) & (weights != 0.0))
         cells = receivers.cells[points, numbers] - corner
         shape = [stop - start for start, stop in topology.block()]
         places = np.ravel_multi_index(tuple(cells.T), shape)
@@ -134,9 +139,19 @@ class Spread:
 
     def __call__(self, slopes: np.ndarray) -> jax.Array:
         """Return the field Σ weights·slopes; ``slopes`` are float64 of shape (receivers,)."""
+        return self._set(self._sums(slopes), self.index)
+
+    def added(self, array: jax.Array, slopes: np.ndarray) -> jax.Array:
+        """Return ``array`` + Σ weights·slopes. The array is overwritten."""
+        return self._add(array, self._sums(slopes), self.index)
+
+    def _sums(self, slopes: np.ndarray) -> jax.Array | np.ndarray:
+        """Σ weights·slopes in the cells of ``index``; compiled code transfers it faster than `_put`, to a single device."""
         sums = np.bincount(self.slot, self.weights * slopes[self.numbers], self.count).astype(self.dtype)
+        if not self.grid.devices.several:
+            return sums
         filled = [np.concatenate([sums[part], np.zeros(self.most - len(part), self.dtype)]) for part in self.parts]
-        return self._set(self._put(filled), self.index)
+        return self._put(filled)
 
     def _put(self, arrays: list[np.ndarray]) -> jax.Array:
         """Transfer an array to each device."""
@@ -151,3 +166,10 @@ class Spread:
             return jnp.zeros(shape, dtype).at[index].set(values, mode="drop")
 
         return self.grid.compiled(body, 0)
+
+    @cached_property
+    def _add(self) -> Body:
+        def body(array: jax.Array, values: jax.Array, index: tuple[jax.Array, ...]) -> jax.Array:
+            return array.at[index].add(values, mode="drop")
+
+        return self.grid.compiled(body, 0, (0,))

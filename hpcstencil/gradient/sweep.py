@@ -12,7 +12,7 @@ import functools
 import itertools
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -59,12 +59,14 @@ class Term:
     """What a state adds to the objective and its derivatives.
 
     ``cotangents`` are the derivatives per cell, by the fields adjoint.u and gradient.p, and ``direct`` those with respect to
-    numbers outside of reductions, by name.
+    numbers outside of reductions, by name. ``slopes`` are the derivatives with respect to samples of receivers, if these record
+    a field itself: by its adjoint.u, float64 of shape (receivers,).
     """
 
     value: float
     cotangents: Fields
     direct: Mapping[str, float]
+    slopes: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -200,8 +202,8 @@ class Sweep:
                     cotangents = dict(added[0].cotangents) if added else {}
                     absent = {name: 0.0 for name in self.adjoint.rates if name not in cotangents}
                     cotangents |= free.filled(absent, found[self.changing[0]])
-                    for term in added[1:]:
-                        cotangents = self.with_added(cotangents, term.cotangents)
+                    first_term = [replace(term, cotangents={}) for term in added[:1]]
+                    cotangents = self.with_terms(cotangents, [*first_term, *added[1:]])
                     numbers += [(term.value, term.direct) for term in added]
                 continue
             start, group = starts[action.step], groups[action.step]
@@ -216,8 +218,7 @@ class Sweep:
                 constant, cotangents = ({name: found[name] for name in each} for each in (constant, cotangents))
                 if part.first > group.first:
                     course.moved(Reached(start + part.first - group.first, cotangents, numbers, series))
-            for term in added:
-                cotangents = self.with_added(cotangents, term.cotangents)
+            cotangents = self.with_terms(cotangents, added)
             numbers += [(term.value, term.direct) for term in added]
             free.add({name: found[name] for name in state})
             course.moved(Reached(start, cotangents, numbers, series))
@@ -328,6 +329,16 @@ class Sweep:
             found.append(self.sampled_term(fields, step))
         return found
 
+    def with_terms(self, cotangents: Fields, terms: Sequence[Term]) -> Fields:
+        """Return the derivatives with those of the terms added. The given ones are overwritten."""
+        for term in terms:
+            if term.cotangents:
+                cotangents = self.with_added(cotangents, term.cotangents)
+            for name, slopes in term.slopes.items():
+                assert self.samples is not None
+                cotangents = {**cotangents, name: self.samples.added(cotangents[name], slopes)}
+        return cotangents
+
     def finite(self, value: float, time: float) -> float:
         """Return a term of the objective. Raises NumericsError unless it is finite."""
         if not math.isfinite(value):
@@ -342,6 +353,8 @@ class Sweep:
         parameters, time = self.forward.problem.parameters, self.run.time_of(step)
         value, slopes = self.samples.term(fields, parameters, step, time)
         value, trees = self.finite(value, time), self.backward.problem.derived.get(SAMPLED, {})
+        if set(trees.values()) == {Field(SAMPLES_SEED)}:
+            return Term(value, {}, {}, dict.fromkeys(trees, slopes))
         given = {**fields, SAMPLES_SEED: self.samples.seed(slopes)}
         of_cells = self.backward.derived[SAMPLED](given, parameters, time) if trees else ()
         return Term(value, dict(zip(trees, of_cells, strict=True)), {})

@@ -14,7 +14,9 @@ import numpy as np
 from hpcstencil.adjoint.problem import OBJECTIVE, TANGENT
 from hpcstencil.adjoint.run_steps import RunSteps, added_at
 from hpcstencil.adjoint.tangent import Tangent
+from hpcstencil.distributed.device_grid import Body
 from hpcstencil.distributed.halo import Fields
+from hpcstencil.numerics.integrators import MEMORY
 from hpcstencil.runtime.communicator import agree
 from hpcstencil.simulation.diagnostics import Diagnostics
 from hpcstencil.simulation.simulation import Simulation
@@ -27,7 +29,7 @@ Direction = Mapping[str, Any]
 @dataclass(frozen=True)
 class TangentRun:
     """A tangent problem on this process, as a ``simulation``. ``steps`` are those of the run, and ``data`` the fields of the
-    objective's data on the devices.
+    objective's data on the devices. ``first_slopes`` are those that a multistep method remembers at t = 0, None for others.
 
     A direction maps the key of each unknown to a number or to this process's block.
     """
@@ -36,6 +38,7 @@ class TangentRun:
     simulation: Simulation
     steps: RunSteps
     data: Fields
+    first_slopes: Body | None = None
 
     def numbers(self, direction: Direction) -> dict[str, float]:
         """The numbers of a direction, by the parameter of the tangent problem."""
@@ -60,7 +63,7 @@ class TangentRun:
             found = {}
             known = {Field(name): block for name, block in {**constant, **given}.items()}
             for name in problem.fields:
-                if not name.startswith(TANGENT):
+                if not name.startswith(TANGENT) or name.endswith(MEMORY):
                     continue
                 block = given.get(name, np.zeros([stop - start for start, stop in simulation.ranges], simulation.dtype))
                 if name in problem.initial:
@@ -76,7 +79,7 @@ class TangentRun:
             return found
 
         own = jax.tree.map(jnp.copy, dict(fields))
-        return {**own, **simulation.put(agree(simulation.communicator, blocks))}
+        return simulation.begun({**own, **simulation.put(agree(simulation.communicator, blocks))}, self.first_slopes)
 
     def to_end(self, fields: Fields) -> tuple[Fields, float]:
         """Take the run that begins with ``fields``, which are overwritten. Collective.

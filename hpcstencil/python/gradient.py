@@ -51,14 +51,9 @@ class Gradient:
 
     def at(self, state: State) -> tuple[float, dict[str, Any]]:
         """The objective and its gradient for a run that begins with ``state``; see `Simulation.value_and_gradient`."""
-        simulation = self.simulation
 
         def begin(number: int) -> Fields:
-            """The fields of a member at t = 0."""
-            if not simulation.problem.members:
-                return dict(state.fields)
-            blocks = {name: simulation.block(array)[..., number] for name, array in state.fields.items()}
-            return simulation.put({name: np.ascontiguousarray(block) for name, block in blocks.items()})
+            return fields_of_member(self.simulation, state, number)
 
         members, plans = self.members.planned(begin)
         total = members.total(lambda number, sweep: sweep(begin(number), plans[number].states))
@@ -68,6 +63,14 @@ class Gradient:
         """Release the compiled programs. All processes call this together."""
         while self.programs:
             PROGRAMS.give_back(self.programs.pop())
+
+
+def fields_of_member(simulation: Simulation, state: State, number: int) -> Fields:
+    """The fields of one member of an ensemble on the devices, or those of a single run."""
+    if not simulation.problem.members:
+        return dict(state.fields)
+    blocks = {name: simulation.block(array)[..., number] for name, array in state.fields.items()}
+    return simulation.put({name: np.ascontiguousarray(block) for name, block in blocks.items()})
 
 
 def collected(members: Members, total: Total) -> dict[str, Any]:

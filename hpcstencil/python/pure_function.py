@@ -23,7 +23,7 @@ from hpcstencil.numerics.schedule import Clock, StepRange
 from hpcstencil.problem.problem import Problem
 from hpcstencil.problem.stability import cfl_step
 from hpcstencil.python.assignment import as_array
-from hpcstencil.python.pure_gradient import differentiable
+from hpcstencil.python.pure_gradient import Derivatives
 from hpcstencil.simulation.simulation import Simulation
 from hpcstencil.simulation.solid_cells import solid_block
 from hpcstencil.simulation.state import State
@@ -64,8 +64,9 @@ def function_of(simulation: Simulation, steps: int, constant: Mapping[str, np.nd
     dt = _step_sizes(problem)
     members = len(problem.members)
     _ = simulation.device_grid.places  # cached from here on: not to be computed while JAX traces
-    advance = _mapped_one_by_one(simulation, steps)
-    slopes = simulation.steps.slopes() if problem.method.multistep else None
+    derivatives = Derivatives(simulation, steps, _one_by_one)
+    advance = derivatives.of_steps(_mapped_one_by_one(simulation))
+    slopes = derivatives.of_slopes(simulation.steps.slopes()) if problem.method.multistep else None
     kept, solid = _kept(simulation, constant)
     remembered = {name: block for name, block in kept.items() if name not in problem.constant}
 
@@ -174,14 +175,14 @@ def _parameters(simulation: Simulation, given: Mapping[str, Any]) -> tuple[dict[
     return numbers, arrays
 
 
-def _mapped_one_by_one(simulation: Simulation, steps: int) -> Callable[[Fields, Parameters, StepRange], Any]:
-    """The steps as a function that `jax.vmap` maps one batch element after the other, with reverse-mode derivatives."""
+def _mapped_one_by_one(simulation: Simulation) -> Callable[[Fields, Parameters, StepRange], Any]:
+    """The steps as a function that `jax.vmap` maps one batch element after the other."""
     inside = simulation.steps.inside() if simulation.steps.inside else simulation.steps.advance
 
     def advance(fields: Fields, parameters: Parameters, these: StepRange) -> Any:
         return dict(inside(fields, parameters, these))
 
-    return differentiable(simulation, _one_by_one(advance), steps, _one_by_one)
+    return _one_by_one(advance)
 
 
 def _one_by_one(function: Callable[..., Any]) -> Callable[..., Any]:

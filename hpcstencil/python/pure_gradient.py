@@ -7,7 +7,7 @@ contain. The states before all steps are stored.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -16,19 +16,30 @@ import numpy as np
 from jax import lax
 from jax.dtypes import float0
 
-from hpcstencil.adjoint.problem import ADJOINT, GRADIENT, Adjoint, adjoint_of, refuse_ensemble
+from hpcstencil.adjoint.problem import ADJOINT, GRADIENT, REMEMBERED, Adjoint, adjoint_of
 from hpcstencil.config.settings import ObjectiveConfig
+from hpcstencil.distributed.device_grid import Body
 from hpcstencil.distributed.halo import Fields
 from hpcstencil.distributed.windows import Parameters
+from hpcstencil.numerics.integrators import MEMORY
 from hpcstencil.numerics.schedule import StepRange
+from hpcstencil.problem.problem import Problem
 from hpcstencil.python.shared_programs import PROGRAMS
 from hpcstencil.simulation.prepared import Decomposed
 from hpcstencil.simulation.simulation import Simulation
 from hpcstencil.symbolic.expressions import PARAMETER_FIELD, Constant, Reduction
 from hpcstencil.validation.errors import InputError
-from hpcstencil.validation.messages import shown
 
 Advance = Callable[[Fields, Parameters, StepRange], Any]
+
+
+def _composed(simulation: Simulation, problem: Problem) -> Simulation:
+    """A problem on the device of a ``simulation``."""
+    devices, communicator = simulation.device_grid.devices.devices, simulation.communicator
+    program, composed = PROGRAMS.take(Decomposed.of(problem, 1, 1), devices, communicator)
+    PROGRAMS.give_back(program)  # one process has nothing to free
+    _ = composed.device_grid.places  # cached from here on: not to be computed while JAX traces
+    return composed
 
 
 @jax.tree_util.register_static
@@ -40,44 +51,83 @@ class Wanted:
     arrays: tuple[str, ...]
 
 
-def differentiable(
-    simulation: Simulation, advance: Advance, steps: int, one_by_one: Callable[[Callable[..., Any]], Callable[..., Any]]
-) -> Advance:
-    """The function ``advance``, which takes ``steps`` steps, with reverse-mode derivatives by fields and parameters.
+@dataclass
+class Derivatives:
+    """Reverse-mode derivatives by fields and parameters of the functions of which ``steps`` steps of a simulation consist.
 
     ``one_by_one`` makes a function that `jax.vmap` maps over its arguments one after the other. Differentiating raises
     InputError for what has no gradient yet.
     """
-    known: dict[Wanted, Reverse] = {}
 
-    def reverse(wanted: Wanted) -> Reverse:
-        if wanted not in known:
+    simulation: Simulation
+    steps: int
+    one_by_one: Callable[[Callable[..., Any]], Callable[..., Any]]
+    known: dict[Wanted, Reverse] = field(default_factory=dict)
+
+    def of_steps(self, advance: Advance) -> Advance:
+        """The function ``advance``, which takes the steps, with derivatives."""
+        return self._by(advance, lambda reverse: reverse)
+
+    def of_slopes(self, slopes: Body) -> Body:
+        """The function ``slopes``, which returns those that a two-step method remembers at t = 0, with derivatives."""
+        return self._by(slopes, lambda reverse: reverse.of_slopes)
+
+    def reverse(self, wanted: Wanted) -> Reverse:
+        """The reverse of the steps, with respect to the parameters that are ``wanted``."""
+        if wanted not in self.known:
             with jax.ensure_compile_time_eval():  # its arrays are no part of what JAX traces
-                known[wanted] = Reverse.of(simulation, wanted, steps)
-        return known[wanted]
+                self.known[wanted] = Reverse.of(self.simulation, wanted, self.steps)
+        return self.known[wanted]
 
-    @jax.custom_vjp
-    def stepped(fields: Fields, parameters: Parameters, these: StepRange) -> Any:
-        return advance(fields, parameters, these)
+    def _by(self, action: Callable[..., Any], of: Callable[[Reverse], Callable[..., Any]]) -> Callable[..., Any]:
+        """The function ``action`` of (fields, parameters, steps or time), whose derivatives ``of`` takes from the reverse."""
 
-    def forward(fields: Any, parameters: Any, these: Any) -> Any:
-        """Leaves have the members ``value`` and ``perturbed``, whether the derivative depends on them."""
-        wanted = Wanted(
-            tuple(name for name, leaf in parameters.items() if leaf.perturbed),
-            tuple(name for name, leaf in fields.items() if leaf.perturbed and name.startswith(PARAMETER_FIELD)),
-        )
-        reverse(wanted)  # refuses what has no gradient yet
-        plain = jax.tree.map(lambda leaf: leaf.value, (fields, parameters, these), is_leaf=_is_leaf)
-        return advance(*plain), (*plain, wanted)
+        @jax.custom_vjp
+        def taken(fields: Fields, parameters: Parameters, these: Any) -> Any:
+            return action(fields, parameters, these)
 
-    def backward(kept: Any, bars: Any) -> Any:
-        fields, parameters, these, wanted = kept
-        found, numbers = one_by_one(reverse(wanted))(fields, parameters, these, _instantiated(bars))
-        zero = {name: jnp.zeros_like(value) for name, value in parameters.items()}
-        return found, {**zero, **numbers}, jax.tree.map(_no_cotangent, these)
+        def forward(fields: Any, parameters: Any, these: Any) -> Any:
+            """Leaves have the members ``value`` and ``perturbed``, whether the derivative depends on them."""
+            wanted = Wanted(
+                tuple(name for name, leaf in parameters.items() if leaf.perturbed),
+                tuple(name for name, leaf in fields.items() if leaf.perturbed and name.startswith(PARAMETER_FIELD)),
+            )
+            self.reverse(wanted)  # refuses what has no gradient yet
+            plain = jax.tree.map(lambda leaf: leaf.value, (fields, parameters, these), is_leaf=_is_leaf)
+            return action(*plain), (*plain, wanted)
 
-    stepped.defvjp(forward, backward, symbolic_zeros=True)
-    return stepped
+        def backward(kept: Any, bars: Any) -> Any:
+            fields, parameters, these, wanted = kept
+            reverse = of(self.reverse(wanted))
+            if members := len(self.simulation.problem.members):
+                reverse = _of_members(reverse, members)
+            found, numbers = self.one_by_one(reverse)(fields, parameters, these, _instantiated(bars))
+            zero = {name: jnp.zeros_like(value) for name, value in parameters.items()}
+            return found, {**zero, **numbers}, jax.tree.map(_no_cotangent, these)
+
+        taken.defvjp(forward, backward, symbolic_zeros=True)
+        return taken
+
+
+def _of_members(reverse: Callable[..., Any], count: int) -> Callable[..., Any]:
+    """The function ``reverse`` of a single run as one of an ensemble of ``count`` members, which it takes one after the other.
+
+    The members are the last axis of fields. Numbers in which they differ have the shape (members,); the derivatives with
+    respect to the others are added up.
+    """
+
+    def of_all(fields: Fields, parameters: Parameters, these: Any, bars: Fields) -> Any:
+        def listed(value: Any) -> Any:
+            return jnp.broadcast_to(value, (count,))
+
+        by_member = {name: jnp.moveaxis(array, -1, 0) for name, array in fields.items()}
+        bars_by_member = {name: jnp.moveaxis(bar, -1, 0) for name, bar in bars.items()}
+        given = by_member, jax.tree.map(listed, dict(parameters)), jax.tree.map(listed, these), bars_by_member
+        found, numbers = lax.map(lambda one: reverse(*one), given)
+        sums = {name: each if jnp.ndim(parameters[name]) else each.sum() for name, each in numbers.items()}
+        return {name: jnp.moveaxis(array, 0, -1) for name, array in found.items()}, sums
+
+    return of_all
 
 
 def _is_leaf(value: object) -> bool:
@@ -116,12 +166,12 @@ class Reverse:
             raise InputError(
                 "gradient.storage: jax.grad stores states in memory; remove it, or use sim.value_and_gradient()"
             )
-        refuse_ensemble(problem, "derivatives of sim.function")
-        if problem.method.multistep:
-            raise InputError(
-                "numerics.integrator: derivatives of sim.function are not available yet with "
-                f"{shown(problem.config.numerics.integrator)}; use sim.value_and_gradient()"
-            )
+        if problem.members:  # they are reversed one after the other
+            problem = problem.members[0]
+            topology = simulation.plan.topology
+            blocks = replace(problem.config.decomposition, processes=topology.processes, devices=topology.devices)
+            alone = replace(problem, config=replace(problem.config, decomposition=blocks))
+            simulation = _composed(simulation, alone)
         names = [*wanted.numbers, *(name.removeprefix(PARAMETER_FIELD) for name in wanted.arrays)]
         of = (f"initial.{problem.shown[0]}", *(f"equation.{name}" for name in names))
         gradient = replace(problem.config.gradient, of=of)
@@ -129,17 +179,14 @@ class Reverse:
         config = replace(problem.config, gradient=gradient, objective=ObjectiveConfig())
         asked = replace(problem, config=config, objective=objective, misfit=None)
         adjoint = adjoint_of(asked, ())
-        blocks = Decomposed.of(adjoint.reversing(simulation.plan.topology), 1, 1)
-        program, backward = PROGRAMS.take(blocks, simulation.device_grid.devices.devices, simulation.communicator)
-        PROGRAMS.give_back(program)  # one process has nothing to free
-        _ = backward.device_grid.places  # cached from here on: not to be computed while JAX traces
+        backward = _composed(simulation, adjoint.reversing(simulation.plan.topology))
         return cls(simulation, backward, adjoint, wanted, count)
 
     def __init__(
         self, simulation: Simulation, backward: Simulation, adjoint: Adjoint, wanted: Wanted, count: int
     ) -> None:
         self.backward, self.adjoint, self.wanted, self.count = backward, adjoint, wanted, count
-        self.changing = tuple(simulation.problem.trees)
+        self.changing = simulation.problem.changing
         self.forward_step, self.backward_step = (
             one.steps.inside() if one.steps.inside else one.steps.advance for one in (simulation, backward)
         )
@@ -165,10 +212,23 @@ class Reverse:
         zero = jnp.zeros_like(bars[self.changing[0]])
         after = {name: bars.get(name.removeprefix(ADJOINT), zero) for name in self.adjoint.rates}
         before, _ = lax.scan(back, after, (numbers, states), reverse=True)
-        found = {name: before[ADJOINT + name] for name in self.changing}
-        for name in constant:
-            found[name] = bars[name]
-            if name in self.wanted.arrays:
-                found[name] = found[name] + before[GRADIENT + name.removeprefix(PARAMETER_FIELD)]
-        sums = {name: before[GRADIENT + name].astype(jnp.float64).sum() for name in self.wanted.numbers}
-        return {name: found[name] for name in fields}, sums
+        return self.collected(fields, before, {name: bars[name] for name in constant})
+
+    def of_slopes(self, fields: Fields, parameters: Parameters, time: jax.Array, bars: Fields) -> Any:
+        """The same for the slopes that a two-step method remembers at t = 0. ``fields`` are those without them."""
+        zero = jnp.zeros_like(bars[next(iter(bars))])
+        cotangents = dict.fromkeys(self.adjoint.rates, zero) | {
+            ADJOINT + name + MEMORY: bar for name, bar in bars.items()
+        }
+        trees = self.backward.problem.derived.get(REMEMBERED, {})
+        if trees:
+            found = self.backward.derived[REMEMBERED]({**fields, **cotangents}, parameters, time)
+            cotangents |= dict(zip(trees, found, strict=True))
+        return self.collected(fields, cotangents, dict.fromkeys(fields, zero))
+
+    def collected(self, fields: Fields, before: Fields, constant: Fields) -> Any:
+        """The result, from the fields adjoint.u and gradient.p ``before`` the steps, and cotangents of ``constant`` fields."""
+        found = {name: before[ADJOINT + name] if ADJOINT + name in before else constant[name] for name in fields}
+        for name in self.wanted.arrays:
+            found[name] = found[name] + before[GRADIENT + name.removeprefix(PARAMETER_FIELD)]
+        return found, {name: before[GRADIENT + name].astype(jnp.float64).sum() for name in self.wanted.numbers}

@@ -428,6 +428,9 @@ class Simulation:
         array on the global grid for each field, in the dtype of the run, on rank 0, and None on other processes. If the input
         has an objective, its derivative is there too, by its name, a float, equal on all processes.
 
+        In an ensemble, directions of what the members differ in may have a value per member, with the members as first axis of
+        an array. The fields of the result have the members as first axis, and the derivative of the objective is the sum.
+
         All processes call this together. Raises InputError for unknown names, and for what has no derivative yet.
         """
         tangent = self._tangent_along("tangent", direction)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import cached_property
@@ -9,17 +10,22 @@ from typing import Any
 
 import numpy as np
 
+from hpcstencil.adjoint.members import data_of_member, differing, single_runs
+from hpcstencil.adjoint.plan import SweepPlan
 from hpcstencil.adjoint.problem import TANGENT, adjoint_of
 from hpcstencil.adjoint.run_steps import steps_of
-from hpcstencil.adjoint.tangent import tangent_of
-from hpcstencil.gradient.compose import data_of, planned, sweep_of
-from hpcstencil.gradient.members import Members
+from hpcstencil.adjoint.tangent import Tangent, tangents_of
+from hpcstencil.distributed.halo import Fields
+from hpcstencil.gradient.compose import data_of
+from hpcstencil.gradient.members import SHARED, Members, members_of
 from hpcstencil.gradient.other_values import SweepFor
-from hpcstencil.gradient.tangent import TangentRun
+from hpcstencil.gradient.sweep import Result, Sweep
+from hpcstencil.gradient.tangent import Direction, TangentRun
 from hpcstencil.io.array_file import ArrayInMemory
+from hpcstencil.problem.problem import Problem
 from hpcstencil.python.assignment import as_array, block_of
-from hpcstencil.python.gradient import collected, gathered_blocks
-from hpcstencil.python.shared_programs import PROGRAMS
+from hpcstencil.python.gradient import collected, fields_of_member, gathered_blocks
+from hpcstencil.python.shared_programs import PROGRAMS, Program
 from hpcstencil.runtime.communicator import agree
 from hpcstencil.simulation.prepared import Decomposed
 from hpcstencil.simulation.simulation import Simulation
@@ -29,7 +35,7 @@ from hpcstencil.validation.errors import InputError
 
 
 class TangentLinear:
-    """The tangent of a simulation along directions with the same keys, composed once.
+    """The tangent of a simulation along directions with the same keys, composed once; in an ensemble, of each member.
 
     The arguments are as in `Gradient`, and the ``keys`` of the direction. All processes create it together. Raises InputError
     for what has no derivative yet.
@@ -38,74 +44,123 @@ class TangentLinear:
     def __init__(
         self,
         simulation: Simulation,
-        assigned: Collection[str],
+        assigned: Mapping[str, bool],
         held: Mapping[str, ArrayInMemory],
         keys: Collection[str],
     ) -> None:
         problem, communicator = simulation.problem, simulation.communicator
+        self.simulation, self.held, self.programs = simulation, held, list[Program]()
         expressed = frozenset(problem.initial) - frozenset(assigned)
-        topology, devices = simulation.plan.topology, simulation.device_grid.devices.devices
-        derived = agree(communicator, lambda: tangent_of(problem, expressed, tuple(keys)).on(topology))
-        blocks = agree(communicator, lambda: Decomposed.of(derived.problem, communicator.size, len(devices)))
-        self.expressed = {*expressed, *(name for name in derived.problem.initial if name.startswith(TANGENT))}
-        program, composed = PROGRAMS.take(blocks, devices, communicator)
-        self.programs, self.held = [program], held
-        data = simulation.put(agree(communicator, lambda: data_of(simulation, held))) if problem.objective else {}
-        self.run = TangentRun(derived, composed, steps_of(problem), data)
+        topology = simulation.plan.topology
+        found = agree(communicator, lambda: tangents_of(problem, expressed, tuple(keys)))
+        tangents = [one.on(topology) for one in found]
+        self.expressed = {*expressed, *(name for name in tangents[0].problem.initial if name.startswith(TANGENT))}
+        self.own = differing(problem, tangents[0].unknowns, assigned)
+        first = self._composed(agree(communicator, lambda: self._decomposed(tangents[0].problem)))
+        first_slopes = first.steps.slopes() if problem.method.multistep else None
+
+        def run(number: int, member: Problem, tangent: Tangent) -> TangentRun:
+            alone = first.with_problem(tangent.problem)
+            data = Fields()
+            if problem.objective:
+                given = data_of_member(problem, held, number)
+                data = alone.put(agree(communicator, lambda: data_of(alone, given)))
+            return TangentRun(tangent, alone, steps_of(member), data, first_slopes)
+
+        pairs = zip(single_runs(problem), tangents, strict=True)
+        self.runs = [run(number, *pair) for number, pair in enumerate(pairs)]
+
+    def _decomposed(self, problem: Problem) -> Decomposed:
+        devices = self.simulation.device_grid.devices.devices
+        return Decomposed.of(problem, self.simulation.communicator.size, len(devices))
+
+    def _composed(self, blocks: Decomposed) -> Simulation:
+        devices = self.simulation.device_grid.devices.devices
+        program, composed = PROGRAMS.take(blocks, devices, self.simulation.communicator)
+        self.programs.append(program)
+        return composed
 
     def at(self, state: State, direction: Mapping[str, Any]) -> dict[str, Any]:
         """The derivatives at the end of a run that begins with ``state``; see `Simulation.tangent`."""
-        simulation = self.run.simulation
-        problem = simulation.problem
-        given = agree(simulation.communicator, lambda: self._direction(direction))
-        run = self.run.along(given)
-        fields, objective = run.to_end(run.start(dict(state.fields), given))
-        blocks = {name: np.array(simulation.block(fields[TANGENT + name])) for name in problem.shown}
-        found = gathered_blocks(simulation, blocks)
-        return found | dict.fromkeys(problem.objective, objective)
+        simulation, objectives, blocks = self.simulation, list[float](), list[dict[str, np.ndarray]]()
+        for number, (run, given) in enumerate(self._along(direction)):
+            fields, objective = run.to_end(run.start(fields_of_member(simulation, state, number), given))
+            objectives.append(objective)
+            blocks.append(
+                {name: np.array(simulation.block(fields[TANGENT + name])) for name in simulation.problem.shown}
+            )
+        whole = {
+            name: np.stack([each[name] for each in blocks]) if simulation.problem.members else blocks[0][name]
+            for name in blocks[0]
+        }
+        return gathered_blocks(simulation, whole) | dict.fromkeys(simulation.problem.objective, math.fsum(objectives))
 
-    def _direction(self, direction: Mapping[str, Any]) -> dict[str, Any]:
-        """The numbers and blocks of a direction. Raises InputError, on this process alone, for wrong values."""
-        simulation, found = self.run.simulation, dict[str, Any]()
-        for one in self.run.tangent.unknowns:
+    def _along(self, direction: Mapping[str, Any]) -> list[tuple[TangentRun, Direction]]:
+        """The runs of all members with the numbers of a direction, and their directions. Collective."""
+        found = agree(self.simulation.communicator, lambda: self._directions(direction))
+        return [(run.along(given), given) for run, given in zip(self.runs, found, strict=True)]
+
+    def _directions(self, direction: Mapping[str, Any]) -> list[Direction]:
+        """The numbers and blocks of a direction, by member. Raises InputError, on this process alone, for wrong values."""
+        simulation, members = self.simulation, self.simulation.problem.layout.members
+        found: list[dict[str, Any]] = [{} for _ in self.runs]
+        for one in self.runs[0].tangent.unknowns:
             key, value = f'direction["{one.key}"]', direction[one.key]
-            if one.kind != "number":
+            if one.kind == "number":
+                values = as_array(value, None, key)
+                shapes = {(), *([members] if one.key in self.own else [])}
+                if values.shape not in shapes or not np.isfinite(values).all():
+                    per_member = " or one per member" if members in shapes and members else ""
+                    raise InputError(f"{key}: expected a finite number{per_member}, but got {value!r}; give one")
+                each: list[Any] = [float(number) for number in np.broadcast_to(values, len(self.runs))]
+            else:
                 name = one.name if one.kind == "initial" else PARAMETER_FIELD + one.name
-                found[one.key] = block_of(simulation, name, value, key)
-                continue
-            number = as_array(value, None, key)
-            if number.ndim or not np.isfinite(number):
-                raise InputError(f"{key}: expected a finite number, but got {value!r}; give one")
-            found[one.key] = float(number)
-        return found
+                block = block_of(simulation, name, value, key)
+                if members and one.key not in self.own and (block != block[..., :1]).any():
+                    raise InputError(
+                        f"{key}: expected one value for all members of the ensemble, which share {one.key}, but got different "
+                        "ones; give the same to all"
+                    )
+                each = [np.ascontiguousarray(block[..., n]) for n in range(len(self.runs))] if members else [block]
+            for given, own in zip(found, each, strict=True):
+                given[one.key] = own
+        return [*found]
 
     def hessian_product(self, state: State, direction: Mapping[str, Any]) -> dict[str, Any]:
         """The product of the Hessian and a direction; see `Simulation.hessian_product`."""
-        simulation = self.run.simulation
-        given = agree(simulation.communicator, lambda: self._direction(direction))
-        run = self.run.along(given)
-        reverse, states = self._reverse
-        result = reverse(run.numbers(given), {}, lambda _: run.start(dict(state.fields), given), states)
-        members = Members(simulation.problem.config, (reverse.sweep,))
-        return collected(members, members.total(lambda *_: result))
+        along = self._along(direction)
+        members, plans, sweeps = self._reverse
+
+        def of(number: int, _: Sweep) -> Result:
+            run, given = along[number]
+
+            def begin(_: Simulation) -> Fields:
+                return run.start(fields_of_member(self.simulation, state, number), given)
+
+            return sweeps[number](run.numbers(given), {}, begin, plans[number].states)
+
+        return collected(members, members.total(of))
 
     @cached_property
-    def _reverse(self) -> tuple[SweepFor, int]:
-        """(the reverse sweep of the tangent problem, the number of its stored states). Collective."""
-        simulation = self.run.simulation
-        problem, communicator = simulation.problem, simulation.communicator
-        adjoint = agree(communicator, lambda: adjoint_of(problem, self.expressed))
-
-        def compose(blocks: Decomposed) -> Simulation:
-            program, backward = PROGRAMS.take(blocks, simulation.device_grid.devices.devices, communicator)
-            self.programs.append(program)
-            return backward
-
-        sweep = sweep_of(simulation, adjoint, compose, self.held)
-        sweep, plan = planned(replace(sweep, run=self.run.steps), {})
-        return SweepFor(sweep), plan.states
+    def _reverse(self) -> tuple[Members, tuple[SweepPlan, ...], list[SweepFor]]:
+        """The reverse sweeps of the tangent problems of all members, their plans, and the same for other values. Collective."""
+        problems = [run.tangent.problem for run in self.runs]
+        problem = replace(problems[0], members=tuple(problems)) if self.simulation.problem.members else problems[0]
+        adjoint = agree(self.simulation.communicator, lambda: adjoint_of(problems[0], self.expressed))
+        made = members_of(
+            problem,
+            self.runs[0].simulation,
+            adjoint,
+            self._composed,
+            self.held,
+            self.own,
+            tuple(self.expressed),
+        )
+        members, plans = made.planned(lambda _: {})
+        compiled = {name: getattr(members.sweeps[0], name) for name in SHARED}
+        return members, plans, [SweepFor(sweep, dict(compiled)) for sweep in members.sweeps]
 
     def close(self) -> None:
         """Release the compiled programs. All processes call this together."""
-        for program in self.programs:
-            PROGRAMS.give_back(program)
+        while self.programs:
+            PROGRAMS.give_back(self.programs.pop())

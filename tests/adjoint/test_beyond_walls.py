@@ -27,6 +27,13 @@ NUMBERS = {
     "b": "div_grad(k, u*u) + dx(u + E*x*y)",
     "f": "near(u) + 0.5*dy(near(u)) + D*u*E**2",
 }
+BY_PLACE = {
+    "x": {
+        "lower": {"robin": {"a": "1 + y", "b": "exp(y)", "value": "D"}},
+        "upper": {"robin": {"a": "E", "b": "D*y", "value": 1.0}},
+    },
+    "y": {"lower": {"robin": {"a": "2 + x", "b": 0.3, "value": "x"}}, "upper": {"dirichlet": "D*x"}},
+}
 NEAR = {"a": "laplacian(u) + x*dx(u)", "b": "upwind(u, k - 0.5, -0.3*u) + dyy(u*k)"}
 ROWS = [  # (right-hand sides, shape, boundary, order)
     ("numbers", NUMBERS, (3, 4), WITH_NUMBERS, 2),
@@ -38,6 +45,9 @@ ROWS = [  # (right-hand sides, shape, boundary, order)
     ("faces-robin", {**SHIFTED, **FACES}, (5, 4), ROBIN, 2),
     ("faces-channel", {**SHIFTED, **FACES}, (3, 4), CHANNEL, 2),
     ("faces-4", {**SHIFTED, "a": FACES["a"]}, (12, 9), {**MIXED, "y": ROBIN["x"]}, 4),
+    ("mixed", {"a": "dxy(u) + difference_x(dxy(mean_x(u)))"}, (4, 3), BY_PLACE, 2),
+    ("mixed-unknown", {"a": "dxy(u)"}, (4, 3), {"x": BY_PLACE["x"], "y": "periodic"}, 2),
+    ("mixed-4", {"a": "dxy(u) + dxy(u*u)"}, (6, 7), BY_PLACE, 4),
     ("robin-4", NEAR, (4, 5), {"x": ROBIN["x"], "y": ROBIN["y"]}, 4),
     (
         "robin-8",
@@ -47,7 +57,7 @@ ROWS = [  # (right-hand sides, shape, boundary, order)
         8,
     ),
 ]
-SELECTED = ("numbers", "faces-thin", "robin-4")  # in CI
+SELECTED = ("numbers", "faces-thin", "mixed", "robin-4")  # in CI
 
 
 @pytest.mark.parametrize("rhs, shape, boundary, order", [
@@ -122,6 +132,41 @@ def test_arrays_in_boundary_values(order, tmp_path):
     assert not {pair: value for pair, value in found.items() if not value <= BOUND}
 
 
+TRANSFER = {
+    "x": {
+        "lower": {"robin": {"a": "k*D", "b": "0.4 + k", "value": "D*E*k + y"}},
+        "upper": {"robin": {"a": "E", "b": "E*D + y", "value": "E"}},
+    },
+    "y": {"lower": {"neumann": 0.2}, "upper": {"robin": {"a": "k", "b": 1.0, "value": "D"}}},
+}
+
+
+@pytest.mark.parametrize("rhs, order", [
+    ("laplacian(u) + div_grad(k, u)", 2),
+    pytest.param("x*dx(u) + upwind(u, k - 0.5, -0.3*u) + dyy(u*k) + div_grad(1 + x*u, k)", 2, marks=pytest.mark.long),
+    pytest.param("laplacian(u) + x*dx(u) + upwind(u, k - 0.5, -0.3*u) + dyy(u*k)", 6, marks=pytest.mark.long),
+])  # fmt: skip
+def test_parameters_in_the_coefficients_of_robin_conditions(rhs, order, tmp_path):
+    shape = (order + 1, order)
+    given = tables({"a": rhs}, shape, TRANSFER, order)
+    given["equation"] = {**given["equation"], "k": written(tmp_path, shape)}
+    given["equation"]["rhs"].pop("k")
+    of = [f"equation.{name}" for name in ("k", "D", "E")]
+    found = differences(problem_of(**{**given, "gradient": {"of": of}}), ("D", "E"), ("k",))
+    assert not {pair: value for pair, value in found.items() if not value <= BOUND}
+
+
+def test_numbers_beside_given_arrays_count_once(tmp_path):
+    """Also in the conditions of an operand that does not change."""
+    inner = {"x": {"neumann": "E"}, "y": {"robin": {"a": "D", "b": 1.0, "value": 0.3}}}
+    boundary = {"x": {"robin": {"a": "k", "b": 1.0, "value": "D"}}, "operators": {"k*x": inner}}
+    given = tables({"a": "dxx(u) + dyy(k*x)"}, (3, 2), {**boundary, "y": {"neumann": 0.0}}, 2)
+    given["equation"] = {**given["equation"], "k": written(tmp_path, (3, 2))}
+    given["equation"]["rhs"].pop("k")
+    found = differences(problem_of(**given))
+    assert not {pair: value for pair, value in found.items() if not value <= BOUND}
+
+
 @pytest.mark.parametrize("order", [2, pytest.param(4, marks=pytest.mark.long)])
 @pytest.mark.parametrize("speed", ["number", "array"])
 def test_open_ends(order, speed, tmp_path):
@@ -134,13 +179,14 @@ def test_open_ends(order, speed, tmp_path):
     assert not {pair: value for pair, value in found.items() if not value <= BOUND}
 
 
-@pytest.mark.parametrize("rhs, boundary, words", [
-    ("k*laplacian(u)", {"x": {"robin": {"a": "k", "b": 1.0, "value": 0.0}}}, "for parameters in a or b"),
-    ("k + dxy(u)", {"x": {"dirichlet": "k"}, "y": {"dirichlet": 0.0}}, "not available yet for mixed derivatives"),
-    ("k + div_grad(1 + u, u)", {"x": {"dirichlet": "k"}}, "not available yet for mixed derivatives, div_grad"),
+@pytest.mark.parametrize("rhs, boundary, order, words", [
+    ("k + dxy(u)", {"x": {"dirichlet": 0.0}, "y": {"robin": {"a": "k", "b": 1.0, "value": 0.0}}}, 2, "read the corners"),
+    ("k + dxy(u)", {"x": {"dirichlet": 0.0}, "y": {"dirichlet": "k"}}, 2, "read the corners of the domain beside"),
+    ("k + div_grad(1 + u, u)", {"x": {"dirichlet": "k"}}, 4, "and div_grad of an order above 2"),
+    ("near(u) + D*E*k", {"x": {"dirichlet": "k"}}, 2, "not available yet for stencils along several axes"),
 ])  # fmt: skip
-def test_arrays_that_are_refused(rhs, boundary, words, tmp_path):
-    given = tables({"a": rhs}, (6, 7), boundary, 2)
+def test_arrays_that_are_refused(rhs, boundary, order, words, tmp_path):
+    given = tables({"f" if "near" in rhs else "a": rhs}, (6, 7), boundary, order)
     given["equation"] = {**given["equation"], "k": written(tmp_path, (6, 7))}
     given["equation"]["rhs"].pop("k")
     problem = problem_of(**{**given, "gradient": {"of": ["equation.k"]}})

@@ -64,6 +64,7 @@ BESIDE = {  # an equation, the boundary of each axis, the integrator
     "sponge-leapfrog": ("wave", (SPONGE,), "leapfrog"),
     "dirichlet": ("nonlinear_diffusion", ({"dirichlet": "1 + t"},), "euler"),
     "robin": ("fitzhugh_nagumo", ({"robin": {"a": 1.0, "b": 0.3, "value": 0.2}},), "euler"),
+    "transfer": ("fitzhugh_nagumo", ({"robin": {"a": "b", "b": "I + epsilon", "value": "a*x"}},), "rk4"),
     "open": ("wave", ("open",), "leapfrog"),
     "basin": ("shallow_water", BASIN, "euler"),
     "basin-ab2": ("shallow_water", BASIN, "ab2"),
@@ -75,7 +76,7 @@ BESIDE = {  # an equation, the boundary of each axis, the integrator
 
 
 @pytest.mark.parametrize("kind", [
-    pytest.param(kind, marks=() if kind in ("cpml-leapfrog", "basin-ab2") else pytest.mark.long) for kind in BESIDE
+    pytest.param(kind, marks=() if kind in ("cpml-leapfrog", "basin-ab2", "transfer") else pytest.mark.long) for kind in BESIDE
 ])  # fmt: skip
 def test_remainders_beside_boundaries(kind):
     sweep = sweep_of(tables(*BESIDE[kind]))

@@ -38,21 +38,42 @@ PROBLEMS = {
         {
             "x": {"cpml": {"width": 0.6, "speed": 1.3}},
             "y": {
-                "lower": {"sponge": {"width": 0.5, "strength": 9.0}},
+                "lower": "open",
                 "upper": {"cpml": {"width": 0.5, "speed": 1.3}},
             },
         },
     ),
+    "transfer": (
+        {"name": "custom", "h": 0.8, "D": 0.02, "rhs": {"u": "D*laplacian(u)", "v": "div_grad(1 + u, v)"}},
+        (22, 17),
+        {
+            "x": {"robin": {"a": "h", "b": "D", "value": "h*y"}},
+            "y": {"lower": {"robin": {"a": "k", "b": "0.2 + h*x", "value": "0.1*k"}}, "upper": {"dirichlet": "k"}},
+        },
+    ),
     "volume": ({"name": "gray_scott", "D_u": 0.2, "D_v": 0.1}, (11, 9, 8), {"y": {"dirichlet": 0.3}}),
 }
-FIELDS = {"staggered": ("h", "u", "v"), "basin": ("h", "u", "v"), "volume": ("u", "v"), "layers": ("p", "q")}
-NUMBERS = {"staggered": ("g", "nu"), "basin": ("g", "nu"), "volume": ("F", "D_u"), "layers": ("c", "source")}
+FIELDS = {
+    "staggered": ("h", "u", "v"),
+    "basin": ("h", "u", "v"),
+    "transfer": ("u", "v"),
+    "volume": ("u", "v"),
+    "layers": ("p", "q"),
+}
+NUMBERS = {
+    "staggered": ("g", "nu"),
+    "basin": ("g", "nu"),
+    "transfer": ("h", "k"),
+    "volume": ("F", "D_u"),
+    "layers": ("c", "source"),
+}
 # Receivers beside each other, in the same cells and at the boundary: each process has some, and cells of others.
 RECEIVERS = {
     "walls": {"expression": "u*v + dx(u)", "x": [1.1, 0.1, 1.13, 2.3, 1.1, 0.6], "y": [0.9, 0.2, 0.94, 1.9, 0.9, 1.5]},
     "staggered": {"field": "u", "x": [1.0, 0.02, 1.04, 2.0, 1.0], "y": [0.8, 0.3, 0.81, 1.69, 0.8]},
     "basin": {"field": "v", "x": [1.0, 0.02, 1.04, 2.0, 1.0], "y": [0.8, 0.03, 0.81, 1.69, 0.8]},
     "layers": {"field": "p", "x": [1.1, 0.1, 1.13, 2.1, 1.1], "y": [0.9, 0.2, 0.94, 1.8, 0.9]},
+    "transfer": {"expression": "u*v", "x": [1.1, 0.1, 1.13, 2.1, 1.1], "y": [0.9, 0.02, 0.94, 1.69, 0.9]},
     "volume": {"field": "v", "x": [0.5, 0.52, 1.0], "y": [0.45, 0.46, 0.1], "z": [0.4, 0.4, 0.7]},
 }
 # (problem, precision, integrator, number of processes on which CI runs it)
@@ -62,6 +83,7 @@ ROWS = [
     ("layers", "float32", "leapfrog", 2),
     ("basin", "float64", "ab2", 3),
     ("volume", "float32", "euler", 4),
+    ("transfer", "float32", "euler", 4),
 ]
 
 
@@ -96,6 +118,15 @@ def of_receivers(name, precision, integrator):
     return {**given, "probes": {"receivers": {**RECEIVERS[name], "every_steps": 2}}, "objective": objective}
 
 
+def written(name, folder):
+    """The equation of a problem, with the file of the array k that the boundary values of "transfer" depend on."""
+    equation, shape, _ = PROBLEMS[name]
+    if name != "transfer":
+        return equation
+    np.save(folder / "k.npy", 1.0 + np.random.default_rng(1).random(shape))
+    return {**equation, "k": str(folder / "k.npy")}
+
+
 def found(sweep, states):
     """(objective, derivatives with respect to numbers, blocks of this process)."""
     result = sweep(sweep.forward.initial_fields(), states)
@@ -103,13 +134,16 @@ def found(sweep, states):
 
 
 @pytest.mark.parametrize("kernel", [pytest.param("shift", marks=pytest.mark.long), "native"])
-@pytest.mark.parametrize("row", [
-    pytest.param(row[:3], id="-".join(row[:3]), marks=() if row[3] == environment_size() else pytest.mark.long)
-    for row in ROWS
+@pytest.mark.parametrize("row, objective", [
+    pytest.param(
+        row[:3], objective, id="-".join([objective.__name__, *row[:3]]),
+        marks=() if row[3] == environment_size() and (row[0], objective) != ("transfer", of_receivers) else pytest.mark.long,
+    )
+    for objective in (tables, of_receivers) for row in ROWS
 ])  # fmt: skip
-@pytest.mark.parametrize("objective", [tables, of_receivers])
-def test_every_decomposition_gives_the_same_gradient(communicator, row, objective, kernel):
+def test_every_decomposition_gives_the_same_gradient(communicator, row, objective, kernel, tmp_path):
     given = objective(*row)
+    given["equation"] = from_rank_0(communicator, lambda: written(row[0], tmp_path))
     value, numbers, whole = from_rank_0(communicator, lambda: found(sweep_of(given, kernel=kernel), 5))
     assert np.isfinite(value) and all(np.abs(array).max() > 0 for array in whole.values())
     for devices, states in ((1, 5), (2, 2)):

@@ -21,25 +21,30 @@ def communicator():
     return connect()
 
 
-def found(communicator, devices=1):
+def found(communicator, devices=1, members=False):
     """(derivatives of the fields and the objective, product of the Hessian) as bytes, on rank 0."""
-    simulation = simulation_of(problem_of(**GIVEN), communicator, devices, "native")
-    tangent = TangentLinear(simulation, (), {}, tuple(DIRECTION))
+    given, direction = {**GIVEN}, {**DIRECTION}
+    if members:
+        given["ensemble"], direction["equation.A"] = {"equation.A": [0.4, 0.5]}, [0.3, -0.2]
+    simulation = simulation_of(problem_of(**given), communicator, devices, "native")
+    tangent = TangentLinear(simulation, {}, {}, tuple(direction))
     state = State(Clock(), simulation.initial_fields())
-    results = tangent.at(state, DIRECTION), tangent.hessian_product(state, DIRECTION)
+    results = tangent.at(state, direction), tangent.hessian_product(state, direction)
     tangent.close()
     return [
         {key: None if value is None else np.asarray(value).tobytes() for key, value in one.items()} for one in results
     ]
 
 
-@pytest.mark.parametrize("devices", [
-    pytest.param(1, marks=() if environment_size() == 3 else pytest.mark.long), pytest.param(2, marks=pytest.mark.long)
+@pytest.mark.parametrize("devices, members", [
+    pytest.param(1, False, marks=() if environment_size() == 3 else pytest.mark.long),
+    pytest.param(2, False, marks=pytest.mark.long),
+    pytest.param(1, True, marks=pytest.mark.long),
 ])  # fmt: skip
-def test_every_decomposition_gives_the_same_derivatives(communicator, devices):
-    expected = from_rank_0(communicator, lambda: found(OneProcess()))
+def test_every_decomposition_gives_the_same_derivatives(communicator, devices, members):
+    expected = from_rank_0(communicator, lambda: found(OneProcess(), members=members))
     assert set(expected[0]) == {"u", "v", "misfit"} and set(expected[1]) == set(DIRECTION)
-    results = found(communicator, devices)
+    results = found(communicator, devices, members)
     if communicator.rank == 0:
         assert results == expected
     else:

@@ -4,6 +4,7 @@ import sys
 import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from hpcstencil.config.reader import from_mapping, load
@@ -12,6 +13,7 @@ from hpcstencil.problem.build import build
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "peers"))
 from all import PAGE, PEERS
 from devito_seismic import COMPARED, INPUT, LAYERS, OURS, RK4, SAMPLE, SHOT, STEPS, changes, end, lines, model
+from inversion_gradient import CASES, F0, FAST, SPACING, T0
 from section import BEGIN, END, OtherMachine, replaced, row, rows_of
 
 DEVITO, NUMBA = PEERS[:2]
@@ -51,6 +53,21 @@ def test_the_seismic_shot_is_the_shipped_input_with_a_step_of_its_own(tmp_path, 
 @pytest.mark.parametrize("name", LAYERS)
 def test_the_seismic_shot_may_have_other_layers(tmp_path, name):
     build(load(INPUT, [*changes(COMPARED[0], "float32", model(1, tmp_path), 0.1), *LAYERS[name]]))
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_the_inversions_are_inputs_and_their_waves_do_not_come_back_from_walls(case):
+    built = build(from_mapping(case.tables(FAST), Path(".")))
+    assert built.config.time.end == pytest.approx(case.steps * case.dt)
+    (source,), receivers = case.places()
+    assert len(built.config.probes["receivers"].x) == len(receivers)
+    true, guess = case.models()
+    assert true.shape == guess.shape == (case.cells,) * case.ndim and (true != guess).any()
+    arrives = np.linalg.norm(receivers - source, axis=1).min() / FAST + T0
+    assert arrives + 1 / F0 < case.steps * case.dt
+    to_walls = np.minimum(source, case.cells * SPACING - source).min()
+    back = np.minimum(receivers, case.cells * SPACING - receivers).min(axis=1)
+    assert case.layer or (to_walls + back).min() / FAST + T0 - 1 / F0 > case.steps * case.dt
 
 
 def test_lines_of_a_program_leave_out_comments_and_docstrings(tmp_path):

@@ -33,6 +33,7 @@ WAYS = {
         "numerics": {**GIVEN["numerics"], "integrator": "leapfrog"},
     },
     "rkl2": {"numerics": {**GIVEN["numerics"], "integrator": "rkl2", "stages": 4}},
+    "ab2": {"numerics": {**GIVEN["numerics"], "integrator": "ab2", "epsilon": 0.1}},
     "single": {"numerics": {"kernel": "native", "integrator": "ssprk3"}},
 }
 
@@ -82,6 +83,33 @@ def test_calls_may_be_chained_and_mapped():
         assert float(each[2]) == pytest.approx((above - below) / (2 * h), rel=1e-6)
 
 
+@pytest.mark.parametrize("way", ["native", pytest.param("ab2", marks=pytest.mark.long)])
+def test_the_members_of_an_ensemble(way):
+    """Shared parameters have the sums over the members, each of which is that of a single run."""
+    rates, found = jnp.array([0.5, 0.3]), []
+    with hs.Simulation({**GIVEN, **WAYS[way], "ensemble": {"equation.A": [0.5, 0.3]}}) as sim:
+        f, start = sim.function(5), {name: jnp.asarray(sim[name].values) for name in sim}
+        weights = jnp.array([1.0, 2.0])
+
+        def loss(u, A, D, B):
+            return (weights[:, None] * f({**start, "u": u}, {"A": A, "D": D, "B": B})["u"] ** 2).sum()
+
+        whole = jax.grad(loss, (0, 1, 2, 3))(start["u"], rates, GIVEN["equation"]["D"], 0.1)
+    for member, rate in enumerate((0.5, 0.3)):
+        with hs.Simulation({**GIVEN, **WAYS[way], "equation": {**GIVEN["equation"], "A": rate}}) as sim:
+            g = sim.function(5)
+
+            def alone(u, A, D, B, g=g, member=member):
+                state = {"u": u, "v": start["v"][member]}
+                return (weights[member] * g(state, {"A": A, "D": D, "B": B})["u"] ** 2).sum()
+
+            found.append(jax.grad(alone, (0, 1, 2, 3))(start["u"][member], rate, GIVEN["equation"]["D"], 0.1))
+    assert np.array_equal(whole[0], [one[0] for one in found])
+    assert np.array_equal(whole[1], [one[1] for one in found])
+    for number in (2, 3):
+        assert np.allclose(whole[number], found[0][number] + found[1][number], rtol=1e-14)
+
+
 def test_a_layer_and_its_memory():
     """The memory of a CPML layer begins at 0 and is a part of the state."""
     given = {
@@ -111,12 +139,7 @@ def test_what_has_no_derivative_says_so():
     plain = {key: GIVEN[key] for key in ("grid", "initial", "boundary", "time")}
     plain["equation"] = {"name": "custom", "A": 0.1, "rhs": {"u": "A*laplacian(u) + v", "v": "u"}}
     for changes, sentence in (
-        (
-            {"ensemble": {"equation.A": [0.1, 0.2]}},
-            "ensemble: derivatives of sim.function are not available yet for ensembles",
-        ),
         ({"decomposition": {"devices": 2}}, "derivatives are not available yet on several processes or devices"),
-        ({"numerics": {"integrator": "ab2"}}, "derivatives of sim.function are not available yet with"),
     ):
         with pytest.raises(hs.InputError, match=sentence):
             gradient_of({**plain, **changes})

@@ -317,10 +317,10 @@ def ends_read(plan: Plan, trials: Trials, passes: Sequence[Parts]) -> set[int]:
 
 
 def fields_beside_faces(plan: Plan) -> set[str]:
-    """Return the names of the fields that boundary conditions read."""
-    return {
-        p.name for face in plan.problem.faces.values() for v in face.values for p in walk(v) if isinstance(p, Field)
-    }
+    """Return the names of the fields that the boundary conditions of arrays read."""
+    operands = {array.operand for array in plan.arrays}
+    faces = [face for (operand, _, _), face in plan.problem.faces.items() if operand in operands]
+    return {p.name for face in faces for v in face.values for p in walk(v) if isinstance(p, Field)}
 
 
 def planes_at_once(ndim: int, statements: int, longest: int) -> int:

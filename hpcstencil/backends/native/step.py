@@ -28,7 +28,6 @@ from hpcstencil.backends.native.passes import (
     Text,
     Trials,
     Write,
-    fields_beside_faces,
     fields_of,
     joined,
     joined_ends,
@@ -150,8 +149,6 @@ def step_of(problem: Problem) -> Step:
     trials = Trials(problem)
     plan = planned(problem, trials)
     parts = joined(plan, trials)
-    if problem.method.times and fields_beside_faces(plan):
-        raise Unsupported("steps are reversed whose boundary values depend on fields or arrays")
     check_times(plan, trials)
     check_corners(plan, parts, trials)
     ends = joined_ends(plan, trials, parts)

@@ -362,6 +362,18 @@ def beside(faces: Iterable[Face]) -> set[str]:
     return {part.name for face in faces for value in face.values for part in walk(value) if isinstance(part, Field)}
 
 
+def _read_at_faces(trees: Iterable[Node], rules: Rules) -> set[str]:
+    """Return the names of the fields that the boundary conditions of operands in ``trees`` read, and those of these fields in
+    turn, whose ghost cells corners need."""
+    operands = {part for tree in trees for part in walk(tree)}
+    names, more = set[str](), {part.name for part in operands if isinstance(part, Field)}
+    while not more <= names:
+        names |= more
+        operands |= {Field(name) for name in names}
+        more = beside(face for (operand, _, _), face in rules.faces.items() if operand in operands)
+    return more
+
+
 def moved(value: Value, windows: Windows, offset: Sequence[int]) -> jax.Array:
     """Return the array of a value in the cells that lie ``offset`` (cells per axis) from those of ``windows``."""
     shifted = [None if w is None else (w[0] + o, w[1] + o) for w, o in zip(windows, offset, strict=True)]
@@ -392,7 +404,7 @@ def right_hand_side(trees: Mapping[str, Node], rules: Rules, needs: Needs) -> Ri
     The input fields are local and padded with ghost cells. Each result covers the largest windows that theirs allow, in
     the run's precision.
     """
-    looked_at = beside(rules.faces.values())
+    looked_at = _read_at_faces(trees.values(), rules)
 
     def rhs(fields: Mapping[str, Value], parameters: Parameters, time: Number, frame: Frame) -> dict[str, Value]:
         used = {part.name for tree in trees.values() for part in walk(tree) if isinstance(part, Field)}

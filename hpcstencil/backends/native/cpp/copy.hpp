@@ -6,19 +6,13 @@ static inline void copy(real* to, const real* from, long n) { memcpy(to, from, n
 
 #if defined(__AVX__) && defined(__GNUC__) && !defined(__clang__)
 #define HAS_NON_TEMPORAL_STORES
-// Stores a vector at a multiple of 64 bytes, bypassing the caches.
+// Stores a vector at a multiple of its size, bypassing the caches.
 static inline void store_past_caches(real* to, vec v) {
+    typedef float floats __attribute__((vector_size(VECTOR)));
 #ifdef __AVX512F__
-    typedef float floats __attribute__((vector_size(64)));
     __builtin_ia32_movntps512((float*)to, (floats)v);
 #else
-    typedef float floats __attribute__((vector_size(32)));
-    union {
-        vec whole;
-        floats half[2];
-    } split = {v};
-    __builtin_ia32_movntps256((float*)to, split.half[0]);
-    __builtin_ia32_movntps256((float*)to + 8, split.half[1]);
+    __builtin_ia32_movntps256((float*)to, (floats)v);
 #endif
 }
 #endif
@@ -42,12 +36,19 @@ static int64_t not_finite = 0;  // 1 if a stored result was NaN or infinite
 // Stores results, and adds each cell minus itself to ``differences``: only if a cell is NaN or infinite is that not 0.
 static void store_result(real* to, const real* from, long n, bool non_temporal, vec& differences) {
     copy_out(to, from, n, non_temporal);
-    vec found = differences;
+    // In halves: where registers are 32 bytes long, GCC keeps the sum of whole vectors in memory.
+    typedef real half __attribute__((vector_size(sizeof(vec) / 2)));
+    typedef real unaligned_half __attribute__((vector_size(sizeof(vec) / 2), aligned(sizeof(real))));
+    half lower = {}, upper = {};
+    real rest = 0;
     long x = 0;
-    for (; x + LANES <= n; x += LANES)
-        found += *(const unaligned_vec*)(from + x) - *(const unaligned_vec*)(from + x);
-    for (; x < n; x++) found[0] += from[x] - from[x];
-    differences = found;
+    for (; x + LANES <= n; x += LANES) {
+        half first = *(const unaligned_half*)(from + x), second = *(const unaligned_half*)(from + x + LANES / 2);
+        lower += first - first, upper += second - second;
+    }
+    for (; x < n; x++) rest += from[x] - from[x];
+    for (long l = 0; l < LANES / 2; l++) rest += lower[l] + upper[l];
+    differences[0] += rest;
 }
 
 // Sets `not_finite` if any of the ``differences`` is not 0.

@@ -39,7 +39,9 @@ struct ErrorSum {
             sum += shifted_cells(here, 0x1p8);
         }
         integers all = ~(integers)small;
-        if (!(all[0] | all[1] | all[2] | all[3] | all[4] | all[5] | all[6] | all[7]))
+        uint64_t any = 0;
+        for (int l = 0; l < VECTOR / 8; l++) any |= all[l];
+        if (!any)
             low += (int64_t)(total_of(sum) - uint64_t(whole) * bits_of(0x1p8));
         else whole = 0;
         for (long x = whole; x < n; x++) add(v[x]);

@@ -47,7 +47,7 @@ static word bits_of_power(long n) {
 // the last bits of the sum, ready to be added as an integer. In double precision a second unit takes up the rest. Both
 // are exact unless a value is tiny; a row with such a value is added cell by cell.
 struct CellSums {
-    typedef word words __attribute__((vector_size(64)));
+    typedef word words __attribute__((vector_size(VECTOR)));
 
     long exponent = 0, bits = 1, held = 0, second_units = 0;
     double first_shift = 0, second_shift = 0, scale = 1, unit = 1;
@@ -98,7 +98,9 @@ struct CellSums {
     bool all_fit(words smallest, words largest) const {
         auto wrong = (smallest < words{} + (least - 1)) | (largest >= words{} + limit);
         integers any = (integers)wrong;
-        return !(any[0] | any[1] | any[2] | any[3] | any[4] | any[5] | any[6] | any[7]);
+        uint64_t found = 0;
+        for (int l = 0; l < VECTOR / 8; l++) found |= any[l];
+        return !found;
     }
 
     void add_cell(double v) {

@@ -1,11 +1,11 @@
-// Sums of integers made from floating-point numbers, eight at a time. They do not depend on an order.
+// Sums of integers made from floating-point numbers, a vector at a time. They do not depend on an order.
 #pragma once
 #include "copy.hpp"
 
-typedef double doubles __attribute__((vector_size(64)));
-typedef uint64_t integers __attribute__((vector_size(64)));
+typedef double doubles __attribute__((vector_size(VECTOR)));
+typedef uint64_t integers __attribute__((vector_size(VECTOR)));
 
-static inline doubles to_doubles(float __attribute__((vector_size(32))) a) {
+static inline doubles to_doubles(float __attribute__((vector_size(VECTOR / 2))) a) {
 #if defined(__AVX512F__) && defined(__GNUC__) && !defined(__clang__)
     return __builtin_ia32_cvtps2pd512_mask(a, doubles{}, (unsigned char)-1, 4);  // GCC converts four at a time
 #else
@@ -15,13 +15,13 @@ static inline doubles to_doubles(float __attribute__((vector_size(32))) a) {
 
 // Adds ``shift``, a power of two or 1.5 times one, in double precision to each cell. A cell that is small enough then
 // leaves its multiple of the last bit of ``shift``, rounded, in the last bits of the sum. Returns the sums as integers,
-// added up to eight numbers; subtract `bits_of(shift)` for each cell.
+// added up to one vector; subtract `bits_of(shift)` for each cell.
 static inline integers shifted_cells(vec cells, double shift) {
     if constexpr (sizeof(real) == 8) return (integers)((doubles)cells + shift);
     else {
         union {
             vec whole;
-            float __attribute__((vector_size(32))) half[2];
+            float __attribute__((vector_size(VECTOR / 2))) half[2];
         } split = {cells};
         return (integers)(to_doubles(split.half[0]) + shift) + (integers)(to_doubles(split.half[1]) + shift);
     }
@@ -33,5 +33,7 @@ static inline uint64_t bits_of(double a) {
     return bits;
 }
 static inline uint64_t total_of(integers a) {
-    return a[0] + a[1] + a[2] + a[3] + a[4] + a[5] + a[6] + a[7];
+    uint64_t sum = 0;
+    for (int l = 0; l < VECTOR / 8; l++) sum += a[l];
+    return sum;
 }

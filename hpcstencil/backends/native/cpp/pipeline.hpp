@@ -9,9 +9,15 @@
 #include <string.h>
 
 #define AXES 3
-constexpr int LANES = 64 / sizeof(real);
-typedef real vec __attribute__((vector_size(64), may_alias));
-typedef real unaligned_vec __attribute__((vector_size(64), aligned(sizeof(real)), may_alias));
+// The bytes of a vector: those of a register. GCC splits longer vectors, and keeps many of the pieces in memory.
+#ifdef __AVX512F__
+constexpr int VECTOR = 64;
+#else
+constexpr int VECTOR = 32;
+#endif
+constexpr int LANES = VECTOR / sizeof(real);
+typedef real vec __attribute__((vector_size(VECTOR), may_alias));
+typedef real unaligned_vec __attribute__((vector_size(VECTOR), aligned(sizeof(real)), may_alias));
 
 // The arguments of a call; xla_bridge.cpp fills them.
 struct Call {

@@ -3,7 +3,7 @@
 #pragma once
 #include "pipeline.hpp"
 
-constexpr long L1_CELLS = 512 * LANES;  // 32 KB, which fit the first-level cache
+constexpr long L1_CELLS = (32 << 10) / sizeof(real);  // 32 KB, which fit the first-level cache
 
 // The tiles, along the second axis, of one thread's part of a block.
 struct SlantedTiles {

@@ -125,16 +125,23 @@ LANEWISE(f_tanh, OF_LIBRARY(tanh, a))
 
 static inline real f_power(real a, real b) { return OF_LIBRARY(pow, a, b); }
 
-// Vector functions of glibc's libmvec, where it has them for vectors of 64 bytes.
-#if defined(__AVX512F__) && defined(__x86_64__) && defined(__GLIBC__)
+// Vector functions of glibc's libmvec, by the names that the x86-64 vector ABI gives them.
+#if defined(__AVX2__) && defined(__x86_64__) && defined(__GLIBC__)
+#ifdef __AVX512F__
+#define OF_FLOATS(function) _ZGVeN16##function##f
+#define OF_DOUBLES(function) _ZGVeN8##function
+#else
+#define OF_FLOATS(function) _ZGVdN8##function##f
+#define OF_DOUBLES(function) _ZGVdN4##function
+#endif
 #define OF_VECTORS(name, function)                                      \
-    extern "C" vec _ZGVeN16v_##function##f(vec);                        \
-    extern "C" vec _ZGVeN8v_##function(vec);                            \
+    extern "C" vec OF_FLOATS(v_##function)(vec);                        \
+    extern "C" vec OF_DOUBLES(v_##function)(vec);                       \
     static inline real name(real a) { return OF_LIBRARY(function, a); } \
-    static inline vec name(vec a) { return sizeof(real) == 4 ? _ZGVeN16v_##function##f(a) : _ZGVeN8v_##function(a); }
-extern "C" vec _ZGVeN16vv_powf(vec, vec);
-extern "C" vec _ZGVeN8vv_pow(vec, vec);
-static inline vec f_power(vec a, vec b) { return sizeof(real) == 4 ? _ZGVeN16vv_powf(a, b) : _ZGVeN8vv_pow(a, b); }
+    static inline vec name(vec a) { return sizeof(real) == 4 ? OF_FLOATS(v_##function)(a) : OF_DOUBLES(v_##function)(a); }
+extern "C" vec OF_FLOATS(vv_pow)(vec, vec);
+extern "C" vec OF_DOUBLES(vv_pow)(vec, vec);
+static inline vec f_power(vec a, vec b) { return sizeof(real) == 4 ? OF_FLOATS(vv_pow)(a, b) : OF_DOUBLES(vv_pow)(a, b); }
 #else
 #define OF_VECTORS(name, function) LANEWISE(name, OF_LIBRARY(function, a))
 static inline vec f_power(vec a, vec b) {
