@@ -36,19 +36,12 @@ static int64_t not_finite = 0;  // 1 if a stored result was NaN or infinite
 // Stores results, and adds each cell minus itself to ``differences``: only if a cell is NaN or infinite is that not 0.
 static void store_result(real* to, const real* from, long n, bool non_temporal, vec& differences) {
     copy_out(to, from, n, non_temporal);
-    // In halves: where registers are 32 bytes long, GCC keeps the sum of whole vectors in memory.
-    typedef real half __attribute__((vector_size(sizeof(vec) / 2)));
-    typedef real unaligned_half __attribute__((vector_size(sizeof(vec) / 2), aligned(sizeof(real))));
-    half lower = {}, upper = {};
-    real rest = 0;
+    vec found = differences;
     long x = 0;
-    for (; x + LANES <= n; x += LANES) {
-        half first = *(const unaligned_half*)(from + x), second = *(const unaligned_half*)(from + x + LANES / 2);
-        lower += first - first, upper += second - second;
-    }
-    for (; x < n; x++) rest += from[x] - from[x];
-    for (long l = 0; l < LANES / 2; l++) rest += lower[l] + upper[l];
-    differences[0] += rest;
+    for (; x + LANES <= n; x += LANES)
+        found += *(const unaligned_vec*)(from + x) - *(const unaligned_vec*)(from + x);
+    for (; x < n; x++) found[0] += from[x] - from[x];
+    differences = found;
 }
 
 // Sets `not_finite` if any of the ``differences`` is not 0.
