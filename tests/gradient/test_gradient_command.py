@@ -60,8 +60,8 @@ def test_check_prints_the_plan(command):
 
 def test_verify_finds_a_wrong_transpose(command, monkeypatch):
     arguments = ("gradient", INPUT, "--verify", "--set", "grid.shape=[8, 6]", "--set", "time={end=0.05, dt=0.01}")
-    arguments = (*arguments, "--set", 'equation={name="burgers", nu=0.1}', "--set", "initial={u='sin(3*x)', v='0.5*y'}")
-    arguments = (*arguments, "--set", 'gradient.of=["initial.u", "initial.v", "equation.nu"]')
+    arguments = (*arguments, "--set", 'equation={name="custom", nu=0.1, rhs={u="nu*dx(u*u)"}}')
+    arguments = (*arguments, "--set", "initial.u='sin(3*x)'", "--set", 'gradient.of=["initial.u", "equation.nu"]')
     status, out, err = command(*arguments)
     assert status == 0 and out.count(": ok") == 2, err + out
     wrong = operators._derivative

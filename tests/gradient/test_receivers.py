@@ -201,6 +201,7 @@ def test_what_is_refused(objective, others, message):
         build(from_mapping(tables(objective, **others), Path(".")))
 
 
+@pytest.mark.long
 def test_a_step_against_the_gradient_of_the_example_lowers_the_misfit_as_predicted():
     with h5py.File(EXAMPLE.with_suffix(".hdf5")) as file:
         model, guess, observed = (file[name][:] for name in ("model", "guess", "observed"))

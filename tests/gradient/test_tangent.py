@@ -56,7 +56,7 @@ def along_the_gradient(given):
 
 
 @pytest.mark.parametrize("name", [
-    pytest.param(name, marks=() if name == "gray_scott" else pytest.mark.long) for name in EQUATIONS
+    pytest.param(name, marks=() if name == "heat" else pytest.mark.long) for name in EQUATIONS
 ])  # fmt: skip
 def test_every_equation(name):
     slope, expected = along_the_gradient(tables(name, None))

@@ -76,7 +76,7 @@ BESIDE = {  # an equation, the boundary of each axis, the integrator
 
 
 @pytest.mark.parametrize("kind", [
-    pytest.param(kind, marks=() if kind in ("cpml-leapfrog", "basin-ab2", "transfer") else pytest.mark.long) for kind in BESIDE
+    pytest.param(kind, marks=() if kind in ("cpml-leapfrog", "transfer") else pytest.mark.long) for kind in BESIDE
 ])  # fmt: skip
 def test_remainders_beside_boundaries(kind):
     sweep = sweep_of(tables(*BESIDE[kind]))
