@@ -19,9 +19,22 @@ def threads_for(devices: int) -> int:
     The cores that the process may use are divided among its devices. Unless the process is bound to a subset of cores, they
     are also divided among the processes of the host.
     """
+    return max(1, int(_cores() / devices))
+
+
+def crowding(devices: int) -> float:
+    """Return how many times longer all ``devices`` of this process take for their work at once than one of them alone.
+
+    It is more than 1 if together they have more threads than the process has cores.
+    """
+    alone, together = (max(1.0, threads_for(devices) * n / _cores()) for n in (1, devices))
+    return together / alone
+
+
+def _cores() -> float:
+    """Return this process's share of the cores: those that it may use, divided among processes that may use the same."""
     cores = len(os.sched_getaffinity(0))
-    beside = local_place()[1] if cores == os.cpu_count() else 1  # a bound process has its cores for itself
-    return max(1, cores // (beside * devices))
+    return cores / local_place()[1] if cores == os.cpu_count() else cores  # a bound process has its cores for itself
 
 
 @cache

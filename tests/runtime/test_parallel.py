@@ -27,3 +27,14 @@ def test_threads_see_each_row_once_and_in_order(cores, rows):
 def test_what_a_thread_raises_is_raised(cores, bad):
     with pytest.raises(ZeroDivisionError):
         threads.by_threads(lambda part: [1 // (int(n) - bad) for n in part], np.arange(4))
+
+
+@pytest.mark.parametrize(
+    "cores, processes, devices, expected",
+    [(2, 2, 2, 2.0), (2, 4, 1, 1.0), (2, 1, 2, 1.0), (2, 1, 3, 1.5), (8, 2, 4, 1.0)],
+)
+def test_devices_that_share_cores_take_longer(monkeypatch, cores, processes, devices, expected):
+    monkeypatch.setattr(threads.os, "sched_getaffinity", lambda _: range(cores))
+    monkeypatch.setattr(threads.os, "cpu_count", lambda: cores)
+    monkeypatch.setattr(threads, "local_place", lambda: (0, processes))
+    assert threads.crowding(devices) == expected

@@ -24,7 +24,7 @@ from hpcstencil.numerics.topology import Topology
 from hpcstencil.problem.decomposition import Costs, Plan, most_steps
 from hpcstencil.problem.problem import Problem
 from hpcstencil.runtime.communicator import Communicator
-from hpcstencil.runtime.threads import threads_for
+from hpcstencil.runtime.threads import crowding, threads_for
 from hpcstencil.symbolic.expressions import Field, Node
 from hpcstencil.symbolic.stencil_reach import Needs
 
@@ -107,7 +107,9 @@ class LoweredToNative:
 
         threads, shape = threads_for(topology.device_count), probe_shape(topology, self.program.fixed)
         seconds = seconds_per_step(self.program, begun(self.program.text).result(), self.problem, topology, threads)
-        return seconds / (math.prod(shape) * least_work(self.program, topology, shape))
+        return (
+            crowding(topology.device_count) * seconds / (math.prod(shape) * least_work(self.program, topology, shape))
+        )
 
     def steps_per_exchange(self, topology: Topology, costs: Costs) -> tuple[int, float | None]:
         return steps_between_exchanges(self.program, self.problem, topology, costs)
