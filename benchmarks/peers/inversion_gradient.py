@@ -15,6 +15,9 @@ sides.
 All programs run in turn on all cores, ROUNDS (5) times, after a first time that may compile. Devito has a row with its default
 settings and one with those that its autotuner chooses. Forward runs record the receivers: ours is the time loop of `hpcstencil
 run`, and those of the peers store no states. The last table has relative 2-norms of differences.
+
+deepwave needs PyTorch, which comes with the libraries of GPUs unless pip's settings (PIP_EXTRA_INDEX_URL) name an index with
+packages for CPUs.
 """
 
 from __future__ import annotations
@@ -38,12 +41,11 @@ from peer import common
 SPACING, SLOW, FAST, F0, ORDER = 10.0, 2.0, 2.4, 0.025, 4  # m, m/ms, m/ms, kHz
 T0 = 1.4 / F0  # ms; the wavelet begins with values below 1e-6
 DEVITO, TUNED, DEEPWAVE = "Devito", "Devito, autotuned", "deepwave"
-TORCH = "https://download.pytorch.org/whl/cpu"  # where pip finds PyTorch without the libraries of GPUs
 PROGRAMS = {DEVITO: "devito_inversion.py", TUNED: "devito_inversion.py", DEEPWAVE: "deepwave_inversion.py"}
 ENVIRONMENTS = {
     DEVITO: ("devito-examples", "devito", "scipy", "pytest"),  # the last two for Devito's examples
     TUNED: ("devito-examples", "devito", "scipy", "pytest"),
-    DEEPWAVE: ("deepwave", "--extra-index-url", TORCH, "torch==2.13.0+cpu", "deepwave", "numpy"),
+    DEEPWAVE: ("deepwave", "torch", "deepwave", "numpy"),
 }
 
 
