@@ -48,14 +48,14 @@ CASES: dict[str, dict[str, Any]] = {
         "gradient": {"of": ["initial.u"]},
         "dt": 1.0,
     },
-}
-CASES["source"] = {
-    "equation": {"name": "acoustic"},
-    "initial": {"p": SPOT},
-    "numerics": {"integrator": "leapfrog"},
-    "objective": {"J": "integral(p**2)"},
-    "gradient": {"of": ["equation.source"]},
-    "dt": 0.3,
+    "source": {
+        "equation": {"name": "acoustic"},
+        "initial": {"p": SPOT},
+        "numerics": {"integrator": "leapfrog"},
+        "objective": {"J": "integral(p**2)"},
+        "gradient": {"of": ["equation.source"]},
+        "dt": 0.3,
+    },
 }
 CASES["disk"] = CASES["rk4"]
 SMALL = 48

@@ -55,8 +55,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Most of the time of the tests is LLVM's and g++'s. Only bits on several devices and processes depend on how well LLVM
     optimizes: the tests that compare them are marked `optimized`. `long` ones have steps enough to be worth it. g++ gives the
-    same bits at every level. `-O1` takes two thirds of the time of `-O2`, and `-O0` a third: tests on several processes and
-    those of native code itself have `-O1`, and other tests `-O0`.
+    same bits at every level, and is faster at lower ones: tests on several processes and those of native code itself have
+    `-O1`, and other tests `-O0`.
     """
     compiled_as_in_a_run = any(item.get_closest_marker(name) for name in ("long", "optimized"))
     if (jax := sys.modules.get("jax")) is not None:

@@ -18,7 +18,7 @@ Its values in other cells have no meaning.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from hpcstencil.adjoint.operands import Operands, changed_ghost, linear, with_fields
@@ -75,13 +75,12 @@ def turned(part: Operator, c: Node) -> Node:
 class Walls:
     """The general rule for one set of ``operands``, with the stencils of ``space``.
 
-    ``leaves`` are the fields and numbers with respect to which derivatives are taken, and ``slope`` returns the derivative of a
-    boundary value with respect to one of them.
+    The leaves are the unknowns of the operands. ``slope`` returns the derivative of a boundary value with respect to one of
+    them.
     """
 
     operands: Operands
     space: Discretization
-    leaves: Collection[Node]
     slope: Callable[[Node, Node], Node]
     cleared: dict[Node, Node] = field(default_factory=dict)
 
@@ -119,8 +118,10 @@ class Walls:
 
     def beside(self, face: Face) -> list[Node]:
         """The leaves on which the values of a face depend, if the general rule applies to it."""
-        found = [part for value in face.values for part in walk(value) if part in self.leaves]
-        return list(dict.fromkeys(found)) if self.operands.general(face) else []
+        if not self.operands.general(face):
+            return []
+        found = [part for value in face.values for part in walk(value) if part in self.operands.unknowns]
+        return list(dict.fromkeys(found))
 
     # ---- values in places ----
 

@@ -14,7 +14,7 @@ The branch that is not taken contributes exactly 0, even if its value is not fin
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -137,17 +137,15 @@ def _reaches(part: Operator, space: Discretization) -> dict[int, int]:
 def transposed(
     trees: Mapping[str, Node],
     seeds: Mapping[str, Node],
-    leaves: Collection[Field],
-    numbers: Collection[Node],
     operands: Operands,
     space: Discretization,
 ) -> dict[Node, Node]:
-    """The derivatives of Σ_name Σ_cells seeds[name] trees[name] with respect to the value of each leaf in each cell.
+    """The derivatives of Σ_name Σ_cells seeds[name] trees[name] with respect to the unknowns of ``operands`` in each cell.
 
-    ``seeds`` are fields. ``leaves`` are fields that occur in the trees; the result has a tree for each of those on which the
-    sum depends. It also has one for each of the ``numbers`` in boundary values with fields: the part of the derivative that
-    comes from these values. The conditions of new operands are added to ``operands``. Raises the InputError of
-    `transposed_operator` and of `Walls`.
+    ``seeds`` are fields. The result has a tree for each field among the unknowns on which the sum depends. It also has one for
+    each number and time series in boundary values to which the general rule applies: the part of the derivative that comes from
+    these values. The conditions of new operands are added to ``operands``. Raises the InputError of `transposed_operator` and
+    of `Walls`.
     """
     if not trees:
         return {}
@@ -156,7 +154,9 @@ def transposed(
     def by_leaf(value: Node, leaf: Node) -> Node:
         return tangent(value, {leaf: ONE}, operands, space)
 
-    walls = Walls(operands, space, {*leaves, *numbers}, by_leaf)
+    walls = Walls(operands, space, by_leaf)
+    leaves = [leaf for leaf in operands.unknowns if isinstance(leaf, Field)]
+    numbers = [leaf for leaf in operands.unknowns if not isinstance(leaf, Field)]
     order = list(dict.fromkeys(bottom_up(total(list(merged.values())))))
     wanted = {*leaves, *(replace(leaf, beyond=True) for leaf in leaves)}
     active: dict[Node, bool] = dict.fromkeys(wanted, True)

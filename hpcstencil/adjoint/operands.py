@@ -17,7 +17,7 @@ value. For a robin condition a u + b ∂u/∂n = r, that value is ṙ - ȧ u - �
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from hpcstencil.numerics.grid import AXES
@@ -49,8 +49,8 @@ class Operands:
 
     ``given`` are the conditions of the equation, as `Problem.faces`, and ``trees`` its trees. ``periodic``, ``spacing``,
     ``domain``, the coordinates of both boundaries, and ``rows``, the number of ghost cells that any tree needs, have one entry
-    per axis. ``unknowns`` are the fields and parameters with respect to which the adjoint has derivatives. ``added``
-    collects the conditions of new operands.
+    per axis. ``unknowns`` are the fields, numbers and time series with respect to which the adjoint has derivatives, in order.
+    ``added`` collects the conditions of new operands.
     """
 
     given: Faces
@@ -59,7 +59,7 @@ class Operands:
     spacing: tuple[float, ...]
     domain: tuple[tuple[float, float], ...]
     rows: tuple[int, ...]
-    unknowns: Collection[Node] = ()
+    unknowns: tuple[Node, ...] = ()
     added: dict[tuple[Node, int, int], Face] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

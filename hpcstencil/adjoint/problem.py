@@ -275,17 +275,15 @@ def adjoint_of(problem: Problem, expressed: Iterable[str], verified: bool = Fals
     operands = {name: plain[name] for name in plain if name.startswith(SEED)}
     space = problem.discretization
     hats = {one.key: hats_of(problem, one) for one in unknowns if one.kind == "series"}
-    leaves = [
-        *(Field(name) for name in fields),
-        *(parameter_field(one.name) for one in parameters if one.kind == "array"),
-    ]
-    numbers: list[Node] = [Parameter(one.name) for one in parameters if one.kind == "number"]
-    numbers += [each.series for each in hats.values()]
-    places = operands_of(problem, plain.values(), [*leaves, *numbers])
+    places = operands_of(
+        problem,
+        plain.values(),
+        (*map(Field, fields), *(one.node for one in parameters), *(each.series for each in hats.values())),
+    )
 
     def derivatives(trees: Mapping[str, Node], seeds: Mapping[str, Node], prefix: str) -> dict[str, Node]:
         """The derivatives of Σ seeds·trees: of fields, named with this prefix, and of parameters."""
-        by_leaf = transposed(trees, seeds, leaves, numbers, places, space)
+        by_leaf = transposed(trees, seeds, places, space)
 
         def of_number(leaf: Node) -> Node:
             terms = Sum()
@@ -522,16 +520,14 @@ def _refuse_noise(trees: Mapping[str, Node]) -> None:
         )
 
 
-def operands_of(problem: Problem, trees: Iterable[Node], unknowns: Collection[Node] = ()) -> Operands:
+def operands_of(problem: Problem, trees: Iterable[Node], unknowns: tuple[Node, ...] = ()) -> Operands:
     """The boundary conditions of all operands in ``trees`` of a problem, and of its tangent, or its adjoint with derivatives by
     these ``unknowns``."""
     grid = problem.config.grid
     domain = tuple(zip(grid.lower, grid.upper, strict=True))
     trees = list(trees)
     rows = problem.discretization.radius(trees)
-    return Operands(
-        problem.faces, trees, problem.config.boundary.periodic, grid.spacing, domain, rows, frozenset(unknowns)
-    )
+    return Operands(problem.faces, trees, problem.config.boundary.periodic, grid.spacing, domain, rows, unknowns)
 
 
 def plain_trees(problem: Problem, trees: Mapping[str, Node]) -> dict[str, Node]:

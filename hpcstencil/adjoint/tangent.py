@@ -3,10 +3,9 @@
 For ∂u/∂t = f(u, p), the field tangent.u follows
   ∂u̇/∂t = (∂f/∂u) u̇ + (∂f/∂p) ṗ,   u̇(0) = the direction of u(0), plus (∂u(0)/∂p) ṗ where u(0) is an expression.
 All methods take linear combinations of fields and slopes, so a step of both is the exact derivative of a step of u. A multistep
-method remembers the slopes of u̇ as well. The
-direction ṗ of a number is the parameter tangent.p, and that of an array the constant field tangent.parameter.p. The objective
-of the tangent problem is the derivative J̇ of the objective J along the direction. The gradient of J̇ with respect to the
-unknowns, for a fixed direction v, is the product of the Hessian of J and v.
+method remembers the slopes of u̇ as well. The direction ṗ of a number is the parameter tangent.p, and that of an array the
+constant field tangent.parameter.p. The objective of the tangent problem is the derivative J̇ of the objective J along the
+direction. The gradient of J̇ with respect to the unknowns, for a fixed direction v, is the product of the Hessian of J and v.
 """
 
 from __future__ import annotations

@@ -77,17 +77,18 @@ def read(path: Path, members: Members, like: Vector, digests: Mapping[str, str])
     series, ndim = series_of(members), len(simulation.ranges)
     arrays = [key for key, x in like.items() if np.ndim(x) and key not in series]
 
+    count = int(scalars["pairs"])
+    vectors = ["unknowns", "gradient", *(f"{each}{n}" for n in range(count) for each in ("moved", "changed"))]
+    names = [f"{name}/{key}" for name in vectors for key in arrays]
+    blocks, _, _ = read_checkpoint(path, simulation.ranges, communicator, names)
+
     def vector(name: str) -> dict[str, Any]:
-        blocks, _, _ = read_checkpoint(path, simulation.ranges, communicator, [f"{name}/{key}" for key in arrays])
         found: dict[str, Any] = {key: np.ascontiguousarray(blocks[f"{name}/{key}"]) for key in arrays}
         for key in series:
             found[key] = tables.read(path, f"{name}/{key}", len(like[key]), communicator, ndim)
         return {key: found[key] if key in found else np.float64(scalars[f"{name}/{key}"]) for key in like}
 
-    pairs = [
-        Pair(vector(f"moved{n}"), vector(f"changed{n}"), float(scalars[f"product{n}"]))
-        for n in range(int(scalars["pairs"]))
-    ]
+    pairs = [Pair(vector(f"moved{n}"), vector(f"changed{n}"), float(scalars[f"product{n}"])) for n in range(count)]
     rows: list[Row] = []
     while (text := scalars.get(f"row {len(rows)}")) is not None:
         rows.append(Row(*json.loads(str(text))))

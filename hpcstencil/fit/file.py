@@ -30,9 +30,9 @@ def write(
 
     Each entry of ``found``, a number or an array on the grid, is a dataset of its name. Those in ``own`` have the members of an
     ensemble as first axis. Those in ``series``, with the time between two samples, are time series; the datasets NAME.time have
-    the times of their samples. The group ``history`` has a value per
-    iteration, that of the start first: ``objective``, ``gradient_norm``, ``step`` (the length, in units of the direction) and
-    ``evaluations``. Raises EnvironmentProblem if the file cannot be written.
+    the times of their samples. The group ``history`` has a value per iteration, that of the start first: ``objective``,
+    ``gradient_norm``, ``step`` (the length, in units of the direction) and ``evaluations``. Raises EnvironmentProblem if the
+    file cannot be written.
     """
     rows = fitted.state.rows
     history = {

@@ -29,14 +29,8 @@ from hpcstencil.simulation.prepared import Decomposed
 from hpcstencil.simulation.simulation import Simulation
 from hpcstencil.validation.errors import NumericsError
 
-SHARED = (
-    "copied",
-    "with_added",
-    "reductions",
-    "sums_of_hats",
-    "free",
-    "first_slopes",
-)  # cached properties of a sweep that all members share
+# Cached properties of a sweep that all members share.
+SHARED = ("copied", "with_added", "reductions", "sums_of_hats", "free", "first_slopes")
 
 
 @dataclass(frozen=True)

@@ -77,8 +77,8 @@ def collected(members: Members, total: Total) -> dict[str, Any]:
     """The gradient by the entry of gradient.of. All processes call this together.
 
     A number is a float, or a float64 array with a value per member. A time series is a float64 array with a value per sample.
-    An array on the global grid, in the dtype of the run,
-    perhaps with the members first, is on rank 0; it is None on other processes.
+    An array on the global grid, in the dtype of the run, perhaps with the members first, is on rank 0; it is None on other
+    processes.
     """
     gradient = {**total.numbers, **total.series, **gathered_blocks(members.forward, total.blocks)}
     return {one.key: gradient[one.key] for one in members.unknowns}

@@ -211,7 +211,12 @@ REFUSED = [  # (right-hand side of u, boundary, other tables, words of the messa
         {"gradient": {"of": ["equation.D"]}, "equation": {"stencils": {"near": NEAR}}},
         "unknowns in the coefficients of robin conditions",
     ),
-    ("u*c", {}, {"equation": {"c": "sin(x)"}, "gradient": {"of": ["equation.c"]}}, "is an expression or a time series"),
+    (
+        "u*c",
+        {},
+        {"equation": {"c": "sin(x)"}, "gradient": {"of": ["equation.c"]}},
+        "but equation.c is an expression; give",
+    ),
     ("u", {}, {"gradient": {"of": ["initial.w"]}}, 'unknown name "initial.w"'),
     ("u", {}, {"gradient": {}}, "gradient.of: expected names"),
     ("u", {}, {"objective": {"J": "max(u)"}}, "not available yet of max()"),

@@ -107,9 +107,8 @@ class LoweredToNative:
 
         threads, shape = threads_for(topology.device_count), probe_shape(topology, self.program.fixed)
         seconds = seconds_per_step(self.program, begun(self.program.text).result(), self.problem, topology, threads)
-        return (
-            crowding(topology.device_count) * seconds / (math.prod(shape) * least_work(self.program, topology, shape))
-        )
+        work = math.prod(shape) * least_work(self.program, topology, shape)
+        return crowding(topology.device_count) * seconds / work
 
     def steps_per_exchange(self, topology: Topology, costs: Costs) -> tuple[int, float | None]:
         return steps_between_exchanges(self.program, self.problem, topology, costs)

@@ -38,10 +38,7 @@ struct ErrorSum {
             small &= here < vec{} + real(0x1p7);
             sum += shifted_cells(here, 0x1p8);
         }
-        integers all = ~(integers)small;
-        uint64_t any = 0;
-        for (int l = 0; l < VECTOR / 8; l++) any |= all[l];
-        if (!any)
+        if (!any_of(~(integers)small))
             low += (int64_t)(total_of(sum) - uint64_t(whole) * bits_of(0x1p8));
         else whole = 0;
         for (long x = whole; x < n; x++) add(v[x]);

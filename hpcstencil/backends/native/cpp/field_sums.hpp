@@ -97,10 +97,7 @@ struct CellSums {
 
     bool all_fit(words smallest, words largest) const {
         auto wrong = (smallest < words{} + (least - 1)) | (largest >= words{} + limit);
-        integers any = (integers)wrong;
-        uint64_t found = 0;
-        for (int l = 0; l < VECTOR / 8; l++) found |= any[l];
-        return !found;
+        return !any_of((integers)wrong);
     }
 
     void add_cell(double v) {

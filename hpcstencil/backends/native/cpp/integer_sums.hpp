@@ -32,6 +32,12 @@ static inline uint64_t bits_of(double a) {
     memcpy(&bits, &a, sizeof bits);
     return bits;
 }
+// Whether any of the integers is not 0.
+static inline bool any_of(integers a) {
+    uint64_t found = 0;
+    for (int l = 0; l < VECTOR / 8; l++) found |= a[l];
+    return found;
+}
 static inline uint64_t total_of(integers a) {
     uint64_t sum = 0;
     for (int l = 0; l < VECTOR / 8; l++) sum += a[l];

@@ -134,14 +134,16 @@ static inline real f_power(real a, real b) { return OF_LIBRARY(pow, a, b); }
 #define OF_FLOATS(function) _ZGVdN8##function##f
 #define OF_DOUBLES(function) _ZGVdN4##function
 #endif
+#define OF_REALS(function, ...) \
+    (sizeof(real) == 4 ? OF_FLOATS(function)(__VA_ARGS__) : OF_DOUBLES(function)(__VA_ARGS__))
 #define OF_VECTORS(name, function)                                      \
     extern "C" vec OF_FLOATS(v_##function)(vec);                        \
     extern "C" vec OF_DOUBLES(v_##function)(vec);                       \
     static inline real name(real a) { return OF_LIBRARY(function, a); } \
-    static inline vec name(vec a) { return sizeof(real) == 4 ? OF_FLOATS(v_##function)(a) : OF_DOUBLES(v_##function)(a); }
+    static inline vec name(vec a) { return OF_REALS(v_##function, a); }
 extern "C" vec OF_FLOATS(vv_pow)(vec, vec);
 extern "C" vec OF_DOUBLES(vv_pow)(vec, vec);
-static inline vec f_power(vec a, vec b) { return sizeof(real) == 4 ? OF_FLOATS(vv_pow)(a, b) : OF_DOUBLES(vv_pow)(a, b); }
+static inline vec f_power(vec a, vec b) { return OF_REALS(vv_pow, a, b); }
 #else
 #define OF_VECTORS(name, function) LANEWISE(name, OF_LIBRARY(function, a))
 static inline vec f_power(vec a, vec b) {
