@@ -39,7 +39,7 @@ def test_a_run_that_waits_for_itself_is_shown_and_ended():
 
 def test_a_program_that_does_something_else_takes_no_steps():
     result = subprocess.run(
-        [sys.executable, "-c", STUCK.replace("sleep(30)", "sleep(6)"), '[{"outside": true}]'],
+        [sys.executable, "-c", STUCK.replace("sleep(30)", "sleep(6)\n    os._exit(0)"), '[{"outside": true}]'],
         capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert result.returncode == 0 and "no step" not in result.stderr
@@ -47,7 +47,7 @@ def test_a_program_that_does_something_else_takes_no_steps():
 
 def test_a_rank_that_has_said_goodbye_is_left_alone():
     result = subprocess.run(
-        [sys.executable, "-c", STUCK.replace("sleep(30)", "sleep(6)"), '[{"bye": 1}]'],
+        [sys.executable, "-c", STUCK.replace("sleep(30)", "sleep(6)\n    os._exit(0)"), '[{"bye": 1}]'],
         capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert result.returncode == 0 and result.stderr == ""
