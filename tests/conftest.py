@@ -7,6 +7,7 @@ therefore meet; if some do not come, the rank that waits says so and ends them a
 import os
 import sys
 import time
+from pathlib import Path
 
 import hypothesis
 import pytest
@@ -16,6 +17,9 @@ from hpcstencil.runtime.devices import bind_devices, gpus
 # Before any test imports jax: two devices of the processor, and XLA as `hpcstencil run` sets it up. With JAX_PLATFORMS=cuda the
 # tests run on a GPU instead (docs/design/gpu.md).
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault(
+    "XLA_FLAGS", "--xla_cpu_parallel_codegen_split_count=1"
+)  # takes a tenth off XLA's work in compiling
 bind_devices(1 if gpus() else 2)
 
 hypothesis.settings.register_profile("any machine", deadline=None)  # no test depends on the clock
@@ -26,6 +30,7 @@ QUICK = (  # files whose tests `pytest -m quick` takes, all but the long ones
     "test_layers.py", "test_parser.py", "test_config.py", "test_bad_input.py", "test_schedule.py", "test_topology.py",
     "test_stencil.py", "test_quick.py", "test_checkpoint.py", "test_von_neumann.py", "test_user_equation.py",
 )  # fmt: skip
+LONG_ROWS = Path(__file__).parent / "long_rows.txt"
 NOT_RUN = 77  # pytest's status where this machine could run none of the tests that were asked for (CMakeLists.txt)
 
 
@@ -46,7 +51,10 @@ _COMMUNICATOR: pytest.StashKey = pytest.StashKey()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    left_out = {line for line in LONG_ROWS.read_text().splitlines() if not line.startswith("#")}
     for item in items:
+        if item.nodeid in left_out:
+            item.add_marker("long")
         if item.path.name in QUICK and item.get_closest_marker("long") is None:
             item.add_marker("quick")
 
@@ -64,10 +72,9 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     if (compiler := sys.modules.get("hpcstencil.backends.native.compiler")) is not None:
         of_native_code = item.get_closest_marker("mpi") or item.path.name.startswith("test_native")
         level = "-O2" if compiled_as_in_a_run else "-O1" if of_native_code else "-O0"
-        flags = tuple(level if flag in ("-O0", "-O1", "-O2") else flag for flag in compiler.FLAGS)
-        if flags != compiler.FLAGS:
-            compiler.FLAGS = flags
-            compiler.identity.cache_clear(), compiler.begun.cache_clear()  # what was compiled otherwise is not taken
+        if level != compiler.LEVEL:
+            compiler.LEVEL = level
+            compiler.begun.cache_clear()  # what was compiled otherwise is not taken
 
 
 @pytest.hookimpl(wrapper=True)

@@ -5,7 +5,6 @@ import errno
 import hashlib
 import itertools
 import math
-import os
 import subprocess
 import sys
 from concurrent.futures import Future
@@ -158,7 +157,10 @@ def test_the_outline_of_a_program_tells_what_the_program_itself_does(name):
     tables = STEPPED[name]
     made = program(problem_of(**{**tables, "equation": {"name": name, **tables.get("equation", {})}}))
     told = []
-    for library in (compiler.library(made.text), compiler.library(made.outline, quickly=True)):
+    for library in (
+        compiler.library(made.text, made.driver),
+        compiler.library(made.outline, made.driver, quickly=True),
+    ):
         library.work_per_step.restype, library.cells_beside_fields.restype = ctypes.c_double, ctypes.c_int64
         told.append([])
         for shape in ((1, 1, 10**6), (192, 1, 128), (8192, 1, 100), (256, 256, 256), (90, 70, 1000)):
@@ -567,16 +569,45 @@ def test_a_program_is_compiled_once(empty_cache, monkeypatch):
     assert sorted(path.name for path in kept.iterdir()) == [compiler.CHECKSUM, compiler.LIBRARY]
 
 
-def test_of_processes_that_want_a_library_at_once_one_makes_it(empty_cache, tmp_path):
-    counting, log = tmp_path / "counting", tmp_path / "log"
-    counting.write_text(f'#!/bin/sh\ncase "$*" in *program.cpp*) echo >>{log}; sleep 0.5;; esac\nexec c++ "$@"\n')
-    counting.chmod(0o755)
+@pytest.fixture
+def counting(empty_cache, tmp_path, monkeypatch):
+    """A log with a line for each text that a compiler of its own compiles."""
+    wrapper, log = tmp_path / "counting", tmp_path / "log"
+    wrapper.write_text(
+        f"""#!/bin/sh
+case "$*" in *driver.cpp*) echo driver >>{log};; *program.cpp*) echo program >>{log}; sleep 0.5;; esac
+exec c++ "$@"
+"""
+    )
+    wrapper.chmod(0o755)
+    monkeypatch.setenv("CXX", str(wrapper))
+    return log
+
+
+def test_of_processes_that_want_a_library_at_once_one_makes_it(empty_cache, counting):
     told = "assert library('extern \"C\" int f() { return 5; }').f() == 5"
     script = f"from hpcstencil.backends.native.compiler import library; {told}"
-    line, environment = [sys.executable, "-c", script], {**os.environ, "CXX": str(counting)}
-    runs = [subprocess.Popen(line, env=environment) for _ in range(3)]
+    runs = [subprocess.Popen([sys.executable, "-c", script]) for _ in range(3)]
     assert [run.wait() for run in runs] == [0, 0, 0]
-    assert log.read_text() == "\n" and len(list(empty_cache.iterdir())) == 1
+    assert counting.read_text() == "program\n" and len(list(empty_cache.iterdir())) == 1
+
+
+@pytest.mark.parametrize("cache", (True, False))
+def test_programs_share_a_driver(counting, monkeypatch, cache):
+    """One process compiles it, and later ones find it in the cache. Without a cache, each process compiles it once."""
+    script = """
+import ctypes, sys
+from hpcstencil.backends.native.compiler import library
+ends = "extern const int GIVEN, FIELDS; const int GIVEN = {0}, FIELDS = {0};"
+driver = "extern const int FIELDS; extern \\"C\\" int fields() {{ return FIELDS; }}"
+for count in map(int, sys.argv[1:]):
+    assert library(ends.format(count), driver.format()).fields() == count
+"""
+    if not cache:
+        monkeypatch.setenv("XDG_CACHE_HOME", "/proc")
+    for counts in (("3", "4"), ("5",)):
+        subprocess.run([sys.executable, "-c", script, *counts], check=True)
+    assert sorted(counting.read_text().split()) == ["driver"] * (1 if cache else 2) + ["program"] * 3
 
 
 def test_a_damaged_library_is_made_again(empty_cache):

@@ -34,7 +34,7 @@ def wrong(tmp_path_factory):
         patch.setenv("XDG_CACHE_HOME", str(place))
         assert compiler.library(PROGRAM).answer() == 42
     (kept,) = (place / "hpcstencil" / "native").iterdir()
-    made = compiler._compile(PROGRAM.replace("42", "666"), place, [])
+    made = compiler._compile(PROGRAM.replace("42", "666"), place / compiler.LIBRARY, [])
     (kept / compiler.CHECKSUM).write_text(hashlib.sha256(made.read_bytes()).hexdigest())
     made.replace(kept / compiler.LIBRARY)  # the loaded one must stay what it is until this process ends
     return kept

@@ -84,7 +84,7 @@ class LoweredToNative:
     ghosts_apart: bool = True
 
     def begin(self) -> None:
-        begun(self.program.text)
+        begun(self.program.text, self.program.driver)
 
     def lack(self, device: jax.Device, topology: Topology) -> str:
         """Compile the program and return the compiler's error message, or "" if it compiles; see `backend.Lowered`.
@@ -106,7 +106,8 @@ class LoweredToNative:
         from hpcstencil.backends.native.speed_probe import probe_shape, seconds_per_step
 
         threads, shape = threads_for(topology.device_count), probe_shape(topology, self.program.fixed)
-        seconds = seconds_per_step(self.program, begun(self.program.text).result(), self.problem, topology, threads)
+        library = begun(self.program.text, self.program.driver).result()
+        seconds = seconds_per_step(self.program, library, self.problem, topology, threads)
         work = math.prod(shape) * least_work(self.program, topology, shape)
         return crowding(topology.device_count) * seconds / work
 

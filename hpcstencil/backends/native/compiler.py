@@ -12,7 +12,7 @@ import shlex
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import cache as once
@@ -22,10 +22,11 @@ from hpcstencil.backends.backend import Unsupported
 from hpcstencil.runtime import cache_folder
 
 SOURCES = Path(__file__).parent / "cpp"
-LIBRARY, CHECKSUM = "program.so", "program.sha256"
+LIBRARY, OBJECT, CHECKSUM = "program.so", "driver.o", "checksum"
+LEVEL = "-O2"  # of optimization
 # No contraction to fused multiply-add, because the compiler's choice of what to fuse depends on the surrounding code.
 FLAGS = (
-    "-std=c++17", "-O2", "-march=native", "-ffp-contract=off", "-fno-math-errno", "-fPIC", "-shared", "-pthread", "-w",
+    "-std=c++17", "-march=native", "-ffp-contract=off", "-fno-math-errno", "-fPIC", "-shared", "-pthread", "-w",
 )  # fmt: skip
 # glibc's libmvec has vector versions of the elementary functions, see vector.hpp.
 VECTORS = platform.machine() == "x86_64" and platform.libc_ver()[0] == "glibc"
@@ -85,55 +86,77 @@ def _processor() -> str:
     return next((line for line in lines if line.startswith(("flags", "Features"))), platform.machine())
 
 
-def library(text: str, includes: Sequence[str] = (), quickly: bool = False) -> ctypes.CDLL:
+def library(text: str, driver: str = "", includes: Sequence[str] = (), quickly: bool = False) -> ctypes.CDLL:
     """Compile the C++ ``text`` to a library and load it into this process.
 
-    An intact copy in the cache is used instead of compiling. ``includes`` are additional header folders. ``quickly``
-    compiles without optimization, for code that runs only briefly. Raises Unsupported, with the compiler's message, if the
-    text does not compile.
+    An intact copy in the cache is used instead of compiling. The library also contains the compiled text ``driver``, which
+    the cache holds apart, because it takes longer to compile and is part of many libraries. ``includes`` are additional
+    header folders. ``quickly`` compiles the text without optimization, for code that runs only briefly. Raises
+    Unsupported, with the compiler's message, if a text does not compile.
     """
-    headers = [path.read_text() for path in sorted(SOURCES.glob("*.hpp"))]
-    options = [*(f"-I{path}" for path in includes), *(["-O0"] if quickly else [])]
-    key = "\0".join([text, identity(), *options, *headers])
-    place = folder()
-    kept = None if place is None else place / hashlib.sha256(key.encode()).hexdigest()[:24]
+    options = ["-O0" if quickly else LEVEL, *(f"-I{path}" for path in includes)]
     try:
-        if kept is not None and _sound(kept):
+        kept = _place(text, driver, *options)
+        if kept is not None and _sound(kept / LIBRARY):
             return ctypes.CDLL(str(kept / LIBRARY))
         with tempfile.TemporaryDirectory(prefix="hpcstencil-") as private:
-            return ctypes.CDLL(str(_made(text, options, kept, Path(private))))
+
+            def compiled() -> Path:
+                part = Path(private) / OBJECT
+                if driver:
+                    part.write_bytes(_object(driver))
+                return _compile(text, Path(private) / LIBRARY, [*options, *([str(part)] if driver else [])])
+
+            return ctypes.CDLL(str(_made(compiled, kept and kept / LIBRARY)))
     except OSError as error:
         raise Unsupported(f"native code cannot be made or loaded: {error}") from None
 
 
-def _made(text: str, options: Sequence[str], kept: Path | None, private: Path) -> Path:
-    """Compile the library into the cache folder if possible, else into the ``private`` folder, and return its path."""
+@once
+def _object(text: str) -> bytes:
+    """Return the object file of a text, compiled at most once per process."""
+    options = ("-O2", "-c")
+    kept = _place(text, *options)
+    with tempfile.TemporaryDirectory(prefix="hpcstencil-") as private:
+        made = _made(lambda: _compile(text, Path(private) / OBJECT, options), kept and kept / OBJECT)
+        return made.read_bytes()
+
+
+def _place(*texts: str) -> Path | None:
+    """Return the cache folder of what is compiled of these texts and options; None if there is no safe folder."""
+    headers = [path.read_text() for path in sorted(SOURCES.glob("*.hpp"))]
+    key, place = "\0".join([*texts, identity(), *headers]), folder()
+    return None if place is None else place / hashlib.sha256(key.encode()).hexdigest()[:24]
+
+
+def _made(compiled: Callable[[], Path], kept: Path | None) -> Path:
+    """Return the path of a compiled file: ``kept`` in the cache if possible, else that which ``compiled`` returns."""
     if kept is None:
-        return _compile(text, private, options)
-    with _alone(kept):
+        return compiled()
+    with _alone(kept.parent):
         if _sound(kept):
-            return kept / LIBRARY
-        made = _compile(text, private, options)
+            return kept
+        made = compiled()
         with suppress(OSError):
             _keep(made, kept)
-        return kept / LIBRARY if _sound(kept) else made
+        return kept if _sound(kept) else made
 
 
 @once
-def begun(text: str) -> Future[ctypes.CDLL]:
+def begun(text: str, driver: str) -> Future[ctypes.CDLL]:
     """Start compiling ``text`` in a thread, once per process and text, and return the future of its `library`.
 
     The future's ``result()`` raises the errors of `library`.
     """
     thread = ThreadPoolExecutor(1)
-    made = thread.submit(library, text)
+    made = thread.submit(library, text, driver)
     thread.shutdown(wait=False)
     return made
 
 
 @contextmanager
 def _alone(kept: Path) -> Iterator[None]:
-    """Hold a file lock, so that one process of a host compiles a library while the others wait.
+    """Hold a file lock, so that one process of a host compiles a file while the others wait.
 
     Where file locks do not work, each process compiles its own copy.
     """
@@ -153,37 +176,40 @@ def _alone(kept: Path) -> Iterator[None]:
 
 
 def _sound(kept: Path) -> bool:
-    """Return whether a folder holds an intact library that belongs to this user.
+    """Return whether a compiled file in the cache is intact and belongs to this user.
 
     Loading a damaged library would crash the process. Files of other users are not trusted, because others may have had
     write access to the folder.
     """
-    if not all(map(cache_folder.is_own, (kept.parent, kept, kept / LIBRARY, kept / CHECKSUM))):
+    checksum = kept.with_name(CHECKSUM)
+    if not all(map(cache_folder.is_own, (kept.parent.parent, kept.parent, kept, checksum))):
         return False
     try:
-        return (kept / CHECKSUM).read_text() == hashlib.sha256((kept / LIBRARY).read_bytes()).hexdigest()
+        return checksum.read_text() == hashlib.sha256(kept.read_bytes()).hexdigest()
     except OSError:
         return False
 
 
 def _keep(made: Path, kept: Path) -> None:
-    """Store a library and its checksum for later runs. The folder appears complete or not at all."""
-    with tempfile.TemporaryDirectory(dir=kept.parent, prefix=".making-") as place:
-        whole = Path(place) / kept.name
+    """Store a compiled file and its checksum for later runs. Their folder appears complete or not at all."""
+    folder = kept.parent
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".making-") as place:
+        whole = Path(place) / folder.name
         whole.mkdir(0o700)
         content = made.read_bytes()
-        (whole / LIBRARY).write_bytes(content)
-        (whole / CHECKSUM).write_text(hashlib.sha256(content).hexdigest())
-        for name in (LIBRARY, CHECKSUM):
-            (whole / name).chmod(0o600)
-        if kept.exists() and not _sound(kept):
-            kept.rename(Path(place) / "damaged")
-        whole.rename(kept)  # fails if another process was faster; its library is the same
+        copy = whole / kept.name
+        copy.write_bytes(content)
+        copy.with_name(CHECKSUM).write_text(hashlib.sha256(content).hexdigest())
+        for path in whole.iterdir():
+            path.chmod(0o600)
+        if folder.exists() and not _sound(kept):
+            folder.rename(Path(place) / "damaged")
+        whole.rename(folder)  # fails if another process was faster; its file is the same
 
 
-def _compile(text: str, place: Path, options: Sequence[str]) -> Path:
-    """Compile the library in the folder ``place`` and return its path."""
-    source, made = place / "program.cpp", place / LIBRARY
+def _compile(text: str, made: Path, options: Sequence[str]) -> Path:
+    """Compile the text to the file ``made`` and return its path."""
+    source = made.with_suffix(".cpp")
     source.write_text(text)
     command = [*compiler(), *FLAGS, f"-I{SOURCES}", *options, str(source), "-o", str(made), *LIBRARIES]
     status, _, said = _told(command)

@@ -27,13 +27,13 @@ MUCH_THE_SAME = 1.005  # of all choices whose cost is within this factor of the 
 
 
 @cache
-def _loaded(outline: str) -> ctypes.CDLL:
-    return library(outline, quickly=True)
+def _loaded(outline: str, driver: str) -> ctypes.CDLL:
+    return library(outline, driver, quickly=True)
 
 
 def account(program: Program) -> ctypes.CDLL:
     """Compile and load the cost model of a program, once per process. Raises Unsupported if it does not compile."""
-    return _loaded(program.outline)
+    return _loaded(program.outline, program.driver)
 
 
 def work_per_step(program: Program, topology: Topology) -> Callable[[int], float]:

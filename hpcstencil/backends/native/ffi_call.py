@@ -40,7 +40,7 @@ all_edges: list[EdgeExchange] = []
 @cache
 def xla_bridge() -> ctypes.CDLL:
     """Load the library through which XLA calls native programs, and register it with XLA, once per process."""
-    bridge = library((SOURCES / "xla_bridge.cpp").read_text(), (jax.ffi.include_dir(),))
+    bridge = library((SOURCES / "xla_bridge.cpp").read_text(), includes=(jax.ffi.include_dir(),))
     jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(bridge.run_program), platform="cpu")
     return bridge
 
@@ -284,10 +284,13 @@ def native(
     With ``blocks``, the program itself exchanges the edges of this process's device blocks. ``members`` is as in `Native`.
     Raises Unsupported, with the compiler's message, if the program does not compile.
     """
-    loaded, bridge = begun(program.text), xla_bridge()  # if neither is cached, both compile at the same time
+    loaded, bridge = (
+        begun(program.text, program.driver),
+        xla_bridge(),
+    )  # if neither is cached, both compile at the same time
     compiled = loaded.result()
     address = ctypes.cast(compiled.advance, ctypes.c_void_p).value
-    number = hash_of(program.text)
+    number = hash_of(program.driver + program.text)
     bridge.register_program(ctypes.c_int64(number), ctypes.c_void_p(address))
     first = len(all_edges) + 1 if blocks else 0
     for edges in blocks:

@@ -1,10 +1,10 @@
-"""The C++ text of a step: its passes, the ghost cells of its arrays, and the tables by which `driver.hpp` runs it."""
+"""The C++ text of a step: its passes, the ghost cells of its arrays, and the tables by which the driver runs it."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hpcstencil.backends.backend import Unsupported
 from hpcstencil.backends.native.expression_writer import Offset
@@ -27,7 +27,9 @@ class Program:
     text
         The C++ text of the step.
     outline
-        The C++ text of the cost model, which computes no steps. Equations with the same stencils share it.
+        The C++ text of a step that computes nothing, for the cost model. Equations with the same stencils share it.
+    driver
+        The C++ text of the code that runs both.
     fields, errors
         The names of the fields that it steps, and of the fields whose estimated errors it returns.
     parameters, sampled, constants
@@ -45,6 +47,7 @@ class Program:
 
     text: str
     outline: str
+    driver: str
     fields: tuple[str, ...]
     errors: tuple[str, ...]
     parameters: tuple[str, ...]
@@ -64,14 +67,14 @@ class Program:
 DRIVERS = {"blocked": "driver.hpp", "reference": "reference_driver.hpp"}
 
 
-def with_driver(text: str, driver: str) -> str:
-    """Return the program's text with another driver of `DRIVERS`, against which tests compare.
+def with_driver(program: Program, driver: str) -> Program:
+    """Return the program with another driver of `DRIVERS`, against which tests compare.
 
     Raises ValueError for an unknown driver.
     """
     if driver not in DRIVERS:
         raise ValueError(f"expected one of the drivers {', '.join(DRIVERS)}, but got {driver}")
-    return text.replace(f'#include "{DRIVERS["blocked"]}"', f'#include "{DRIVERS[driver]}"')
+    return replace(program, driver=program.driver.replace(DRIVERS["blocked"], DRIVERS[driver]))
 
 
 def program(problem: Problem) -> Program:
@@ -83,6 +86,7 @@ def program(problem: Problem) -> Program:
         return Program(
             text=written,
             outline=outlined,
+            driver=f'{real(step)}\n#include "{DRIVERS["blocked"]}"\n',
             fields=plan.fields,
             errors=tuple(problem.errors()),
             parameters=problem.numbers,
@@ -139,27 +143,30 @@ Sides = dict[tuple[int, int, int], Side]  # by array, axis and end
 OTHERS = ("PARAMETERS", "CONSTANTS", "TABLES", "FIXED", "SCALARS")  # an outline has none of these
 
 
+def real(step: Step) -> str:
+    """Return the C++ definition of the type of a cell."""
+    return f"typedef {'float' if step.plan.problem.config.numerics.precision == 'float32' else 'double'} real;"
+
+
 def counts(step: Step, furthest: Sequence[int] = (0, 0, 0), **others: int) -> list[str]:
-    """Return the C++ definitions that must precede the include of `driver.hpp`.
+    """Return the C++ definitions of the counts that `program.hpp` declares.
 
     ``furthest`` is as in `Numbers`. ``others`` are the counts named in `OTHERS`, 0 by default.
     """
-    real = {"float32": "float", "float64": "double"}[step.plan.problem.config.numerics.precision]
     problem, layers = step.plan.problem, step.plan.layers
     reach = [0, 0, 0]
     for axis, n in enumerate(problem.discretization.radius(problem.rates()) if layers.profiles else ()):
         reach[step.text.axis_of[axis]] = n
     return [
-        f"typedef {real} real;",
-        f"constexpr int GIVEN = {len(step.plan.fields)}, FIELDS = {len(step.plan.ends)}, ARRAYS = {len(step.plan.arrays)}, "
+        f"const int GIVEN = {len(step.plan.fields)}, FIELDS = {len(step.plan.ends)}, ARRAYS = {len(step.plan.arrays)}, "
         f"PASSES = {len(step.parts)}, AT_ONCE = {max(p.at_once for p in step.passes)}, "
         f"PLANES = {max(most_planes(p) for p in step.passes)};",
-        f"constexpr int LAYERS = {bits(step, layers.profiles)}, LAYER_TABLES = {sum(map(len, layers.profiles.values()))};",
-        f"constexpr long LAYER_REACH[3] = {{{', '.join(map(str, reach))}}};",
-        f"constexpr int {', '.join(f'{name} = {others.get(name, 0)}' for name in OTHERS)};",
-        f"constexpr long MAX_OFFSET[3] = {{{', '.join(map(str, furthest))}}};",
-        f"constexpr bool JOINS_STEPS = {str(step.joins_steps).lower()};",
-        f"constexpr double STATEMENTS = {step.statements:.1f};",
+        f"const int LAYERS = {bits(step, layers.profiles)}, LAYER_TABLES = {sum(map(len, layers.profiles.values()))};",
+        f"const long LAYER_REACH[] = {{{', '.join(map(str, reach))}}};",
+        f"const int {', '.join(f'{name} = {others.get(name, 0)}' for name in OTHERS)};",
+        f"const long MAX_OFFSET[] = {{{', '.join(map(str, furthest))}}};",
+        f"const bool JOINS_STEPS = {str(step.joins_steps).lower()};",
+        f"const double STATEMENTS = {step.statements:.1f};",
     ]
 
 
@@ -203,15 +210,15 @@ def geometry(step: Step, sides: Sides, bare: bool) -> list[str]:
                 f"{len(v.planes)}, {len(v.outputs)}, {v.at_once}, planes{name}, filled{name}}};",
             ]
             variants[bits(step, axes)] = f"&variant{name}"
-        every = ", ".join(variants[mask & max(variants)] for mask in range(8 if max(variants) else 1))
+        every = ", ".join(variants[mask & max(variants)] for mask in range(8))
         rows.append(f"{{{len(p.inputs)}, {len(p.outputs)}, {p.at_once}, inputs{n}, outputs{n}, {{{every}}}}}")
     return [
         *listed,
-        f"const Pass passes[PASSES + JOINS_STEPS] = {{{', '.join(rows)}}};",
-        f"const Array arrays[ARRAYS] = {{{', '.join(arrays)}}};",
-        f"const int ends[FIELDS] = {{{', '.join(map(str, step.plan.ends))}}};",
-        f"const int field_of[ARRAYS] = {{{', '.join(map(str, step.plan.field_of))}}};",
-        f"const unsigned char layers_of[ARRAYS] = {{{', '.join(str(bits(step, axes)) for axes in step.plan.layer_axes)}}};",
+        f"const Pass passes[] = {{{', '.join(rows)}}};",
+        f"const Array arrays[] = {{{', '.join(arrays)}}};",
+        f"const int ends[] = {{{', '.join(map(str, step.plan.ends))}}};",
+        f"const int field_of[] = {{{', '.join(map(str, step.plan.field_of))}}};",
+        f"const unsigned char layers_of[] = {{{', '.join(str(bits(step, axes)) for axes in step.plan.layer_axes)}}};",
     ]
 
 
@@ -234,14 +241,18 @@ def beside(sides: Sides) -> dict[int, set[int]]:
 
 
 def outline(step: Step, sides: Sides) -> str:
-    """Return the C++ text of a step's cost model: its tables, for `blocking_choice.hpp`, without code that computes cells."""
+    """Return the C++ text of a step's tables, for the cost model, with functions that compute nothing."""
     return "\n".join([
+        real(step),
+        '#include "program.hpp"',
         *counts(step),
-        '#include "blocking_choice.hpp"',
         "static void compute(const Place&, const Rows*, const Rows*, long, long, long, long) {}",
         "static void fill(const Place&, real*, const real*, long, const Rows*, long, long, long, long, long) {}",
         *geometry(step, sides, bare=True),
-        "const int table_axis[TABLES + 1] = {0}, layer_table[LAYER_TABLES + 1] = {0};", "",
+        "const int table_axis[] = {0}, layer_table[LAYER_TABLES + 1] = {0};",
+        "void prepare(const double*, const double*, double, double, real*) {}",
+        "real tabulate(int, const double*, const double*, const double* const*, const long*) { return 0; }",
+        "real fix(int, const double*, const double*, const double* const*, const long*) { return 0; }", "",
     ])  # fmt: skip
 
 
@@ -255,6 +266,8 @@ def text(step: Step, sides: Sides) -> str:
     )
     table_axes = [step.text.axis_of[axis] for tree in step.text.tables.texts for axis in axes_of(tree)]
     return "\n".join([
+        real(step),
+        '#include "program.hpp"',
         *counts(
             step,
             step.text.numbers.furthest,
@@ -264,21 +277,20 @@ def text(step: Step, sides: Sides) -> str:
             FIXED=len(fixed),
             SCALARS=len(step.text.scalars.entries),
         ),
-        '#include "driver.hpp"',
         '#include "vector.hpp"',
         *functions,
         *geometry(step, sides, bare=False),
-        f"const int table_axis[TABLES + 1] = {{{', '.join(map(str, [*table_axes, 0]))}}};",
-        f"const int layer_table[LAYER_TABLES + 1] = {{{', '.join(map(str, [*profiles, 0]))}}};",
-        "static void prepare(const double* p, const double* c, double time, double dt, real* s) {",
+        f"const int table_axis[] = {{{', '.join(map(str, [*table_axes, 0]))}}};",
+        f"const int layer_table[] = {{{', '.join(map(str, [*profiles, 0]))}}};",
+        "void prepare(const double* p, const double* c, double time, double dt, real* s) {",
         *step.text.scalars.lines(),
         "}",
-        "static real tabulate(int table, const double* p, const double* c, const double* const* coordinates,",
-        "                     const long* index) {",
+        "real tabulate(int table, const double* p, const double* c, const double* const* coordinates,",
+        "              const long* index) {",
         "const double time = 0, dt = 0; (void)time; (void)dt;",
         "switch (table) {", *tables, "}", "return 0;", "}",
-        "static real fix(int number, const double* p, const double* c, const double* const* coordinates,",
-        "                const long* index) {",
+        "real fix(int number, const double* p, const double* c, const double* const* coordinates,",
+        "         const long* index) {",
         "const double time = 0, dt = 0; (void)time; (void)dt;",
         "switch (number) {", *fixed, "}", "return 0;", "}", "",
     ])  # fmt: skip

@@ -13,7 +13,7 @@ static void for_steps(long steps, bool given, With with) {
 
 // The time to move a cell between caches and memory, relative to the time of a pass for one cell. It counts less where
 // passes have many statements.
-constexpr double MOVES = STATEMENTS < 20 ? 1 : 20 / STATEMENTS;
+static const double MOVES = STATEMENTS < 20 ? 1 : 20 / STATEMENTS;
 
 // The fields that hold values outside absorbing layers. Costs are those outside layers, where most cells of a large
 // grid are.
@@ -53,8 +53,8 @@ static Blocking cheapest_tiles(const Call& call, long steps, bool one_sweep, lon
                 long rounds = (p0 * tiles + threads - 1) / threads;
                 double idle = (double)rounds * threads / (p0 * tiles);
                 double full = bytes / call.l2_bytes;  // of the second-level cache
-                double spill = full < 0.9                          ? 0
-                               : flat                              ? (call.l3_is_far ? 1 : 0.35) * (full - 0.9)
+                double spill = full < 0.9                             ? 0
+                               : flat                                 ? (call.l3_is_far ? 1 : 0.35) * (full - 0.9)
                                : full < (call.l3_is_far ? 1.5 : near) ? 0.2
                                                                       : full * (call.l3_is_far ? 0.8 : 0.2) - 1;
                 spill = 1 + MOVES * (flat ? MOVES : 1) * spill;  // rows stream through caches, which long passes hide
@@ -81,7 +81,7 @@ static double spill_factor(double full, bool flat, long deep, bool far) {
 
 // The time to load and store a cell of a field, relative to the time of a pass for one cell. Planes that are single
 // rows are limited by memory sooner.
-constexpr double memory_cost(bool flat) { return flat ? 1.4 : STATEMENTS < 20 ? 0.75 : 15 / STATEMENTS; }
+static double memory_cost(bool flat) { return flat ? 1.4 : STATEMENTS < 20 ? 0.75 : 15 / STATEMENTS; }
 
 // The cheapest number of steps per sweep and of rows per tile, for steps in place. ``rows`` is 0 where these are
 // impossible.

@@ -7,10 +7,11 @@
 // Ranges of cells to prefetch while others are computed. They are prefetched a few cache lines at a time, because a
 // processor stalls if more loads are outstanding than it can track.
 struct Prefetch {
-    struct {
+    struct Range {
         const real* from;
         long lines;
-    } range[2 * ARRAYS * AT_ONCE];
+    };
+    List<Range> range{2 * ARRAYS * AT_ONCE};
     long ranges = 0, lines = 0, portion = 1, at = 0;
 
     // Prefetches the remaining cells, then removes all ranges.
@@ -36,7 +37,7 @@ struct Prefetch {
 
 // Arrays of functions of several coordinates, on the cells of the block and some beyond it. They are filled once.
 struct FixedArrays {
-    real* origin[FIXED + 1];
+    List<real*> origin{FIXED};
     long pitch, plane;
 
     // What a pass that computes plane i reads.
@@ -56,7 +57,7 @@ struct Plan {
     const Call& call;
     long steps, sweeps;
     Pipeline pipeline[2];  // of the longer and of the shorter sweeps
-    const real* tables[TABLES + 1];
+    List<const real*> tables{TABLES};
     Layers layers;
     FixedArrays fixed_arrays;
     Barrier barrier;

@@ -65,8 +65,7 @@ struct Records {
         int output, field, later;  // output of the pass that is the field after this step, or after the next one
     };
     real* after[2] = {nullptr, nullptr};
-    int entries = 0;
-    Entry entry[2 * GIVEN];
+    std::vector<Entry> entries;
 
     void find(long step, const Pass& pass) {
         for (long n = 0; n < 2 && cell_samples; n++) after[n] = cell_samples->record(step + n + 1);
@@ -74,7 +73,7 @@ struct Records {
             for (int f = 0; f < GIVEN; f++) {
                 int later = pass.output[o] >= ARRAYS;
                 if (after[later] && ends[f] == pass.output[o] - later * ARRAYS && cell_samples->begin[f])
-                    entry[entries++] = {o, f, later};
+                    entries.push_back({o, f, later});
             }
     }
 };
@@ -86,8 +85,7 @@ static inline void record_cells(const Records& records, const Call& call, const 
     typedef CellSamples S;
     static constexpr decltype(&S::put<1>) put[] = {&S::put<1>, &S::put<2>, &S::put<3>, &S::put<4>,
                                                    &S::put<5>, &S::put<6>, &S::put<7>, &S::put<8>};
-    for (int e = 0; e < records.entries; e++) {
-        const Records::Entry& each = records.entry[e];
+    for (const Records::Entry& each : records.entries) {
         for (long n = max(i, from[0]); n < min(i + pass.at_once, to[0]); n++) {
             const Rows& made = out[each.output + (n - i) * pass.outputs];
             (cell_samples->*put[cell_samples->width - 1])(records.after[each.later], each.field, call, n, from[1],
@@ -100,7 +98,7 @@ static inline void record_cells(const Records& records, const Call& call, const 
 // computes them again, only in the vectors with samples.
 struct Unstored {
     real* to = nullptr;  // the record
-    int fields = 0, field[GIVEN];
+    std::vector<int> fields;
 
     static const Pass& pass() { return passes[PASSES - 1]; }
     static int array(const Plane& plane) { return pass().input[plane.input].array; }
@@ -110,7 +108,7 @@ struct Unstored {
         to = records.after[0];
         for (int f = 0; f < GIVEN && to && JOINS_STEPS && number == PASSES; f++)
             if (cell_samples->begin[f] && stores(pass(), ends[f]) && !stores(passes[number], ends[f]))
-                field[fields++] = f;
+                fields.push_back(f);
     }
 
     // Records planes i .. i + AT_ONCE - 1 before the level computes them, since it may overwrite what it reads.
@@ -118,17 +116,26 @@ struct Unstored {
     template <class Source>
     void record(const Call& call, const real* scalars, const real* const* tables, const Layers& layers, long i,
                 const long from[AXES], const long end[AXES], Source source) const {
-        for (long n = i; fields && n < i + AT_ONCE; n += pass().at_once) {
-            VariantPlanes in;
+        if (!fields.empty()) record_planes(call, scalars, tables, layers, i, from, end, source);
+    }
+
+   private:
+    template <class Source>
+    __attribute__((noinline)) void record_planes(const Call& call, const real* scalars, const real* const* tables,
+                                                 const Layers& layers, long i, const long from[AXES],
+                                                 const long end[AXES], Source source) const {
+        VariantPlanes in;
+        for (long n = i; n < i + AT_ONCE; n += pass().at_once) {
+            in.forget();
             auto planes_of = [&](int mask) {
                 return in.of(pass(), mask,
                              [&](int p, int more) { return source(pass().variant[mask]->plane[p], n + more); });
             };
-            for (int m = 0; m < fields; m++)
+            for (int f : fields)
                 for (long j = from[1]; j < end[1]; j++) {
-                    Runs runs(field[m], call, n, n + pass().at_once, j, from, end);
+                    Runs runs(f, call, n, n + pass().at_once, j, from, end);
                     if (runs.empty()) continue;
-                    record_row(field[m], j, runs, [&](const Rows* out, long x0, long x1) {
+                    record_row(f, j, runs, [&](const Rows* out, long x0, long x1) {
                         layers.each_region(n, pass().at_once, j, j + 1, x0, x1,
                                            [&](int mask, long, long, long v0, long v1) {
                                                compute_variant(pass(), *pass().variant[mask], scalars, tables, n,
@@ -139,14 +146,15 @@ struct Unstored {
         }
     }
 
-   private:
     // The runs of a row in some planes, cut to the cells wanted.
     struct Runs {
-        const Run *next[AT_ONCE], *end[AT_ONCE];
+        const Run *next[MOST_AT_ONCE], *end[MOST_AT_ONCE];
         long planes, x0, x1;
 
         Runs(int f, const Call& call, long n0, long n1, long j, const long from[AXES], const long to[AXES])
-            : planes(n1 - n0), x0(from[2]), x1(to[2]) {
+            : planes(n1 - n0),
+              x0(from[2]),
+              x1(to[2]) {
             for (long n = n0; n < n1; n++) {
                 const Run *&first = next[n - n0], *&last = end[n - n0];
                 first = last = nullptr;
@@ -171,8 +179,8 @@ struct Unstored {
 
     template <class Compute>
     void record_row(int f, long j, Runs& runs, Compute compute) const {
-        alignas(64) real made[PLANES][2 * LANES];
-        Rows out[PLANES];
+        Matrix<real> made{PLANES, 2 * LANES};
+        List<Rows> out{PLANES};
         int o = 0;
         while (pass().output[o] != ends[f]) o++;
         while (!runs.empty()) {
@@ -183,7 +191,7 @@ struct Unstored {
                 if (runs.next[n] < runs.end[n] && runs.begin_of(*runs.next[n]) < v0 + LANES)
                     v1 = max(v1, round_up(runs.end_of(*runs.next[n]), LANES));
             for (int p = 0; p < pass().outputs * pass().at_once; p++) out[p] = {made[p] - v0, 0};
-            compute(out, v0, v1);
+            compute(out.data(), v0, v1);
             for (long n = 0; n < runs.planes; n++)
                 while (runs.next[n] < runs.end[n]) {
                     const Run& run = *runs.next[n];

@@ -12,12 +12,13 @@ static inline long coordinate(const Call& call, int a, long x) {
 }
 
 // Also finds the layers, except for a section of a step, whose results must hold zeros outside them.
-static void fill_tables(const Call& call, const Pipeline& pipe, CallMemory* memory, const real** tables,
+static void fill_tables(const Call& call, const Pipeline& pipe, CallMemory* memory, List<const real*>& tables,
                         Layers& layers) {
     long beyond = 2 * LANES;
     for (int a = 0; a < AXES; a++)
         beyond = max(beyond, pipe.level[0].reach[a] + pipe.level[0].deep[a] + 64 + 2 * LANES);
-    long total = 0, start[TABLES + 1];
+    long total = 0;
+    List<long> start{TABLES};
     for (int n = 0; n < TABLES; n++) start[n] = total, total += round_up(call.count[table_axis[n]] + 2 * beyond, LANES);
     real* data = (real*)memory->tables.reserve((total + LANES) * sizeof(real));
     for (int n = 0; n < TABLES; n++) {
@@ -29,7 +30,7 @@ static void fill_tables(const Call& call, const Pipeline& pipe, CallMemory* memo
             data[start[n] + beyond + x] = tabulate(n, call.parameters, call.constants, call.coordinates, index);
         }
     }
-    if (LAYERS && !call.section) layers.find(call, tables, beyond);
+    if (LAYERS && !call.section) layers.find(call, tables.data(), beyond);
 }
 
 // Fills the fixed arrays, which depend on coordinates, parameters and constants, unless these are the same as in the

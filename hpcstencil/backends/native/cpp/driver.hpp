@@ -6,15 +6,9 @@
 // Each level computes a plane as soon as its inputs are ready. Only a few planes lie between two levels, so they stay
 // in the cache.
 //
-// The generated code defines, before it includes this: real (the cell's type) and the counts PARAMETERS, CONSTANTS,
-// FIELDS, GIVEN (fields that a step starts from; it makes the others, error estimates), ARRAYS, PASSES, JOINS_STEPS
-// (see `passes` in pipeline.hpp), AT_ONCE (most planes that a pass computes together), PLANES (most planes that a
-// pass reads or writes), LAYERS (axes with absorbing layers, a set of bits), LAYER_REACH (how far right-hand sides
-// read, per axis), LAYER_TABLES, TABLES, FIXED, SCALARS, MAX_OFFSET (cells beyond its own, per axis, that a function
-// of coordinates reads) and STATEMENTS (of a pass for a cell, on average). After the include it defines what
-// pipeline.hpp declares. Index 0 is the block's first own cell; ghost cells have negative indices, or indices beyond
-// the end. Rows are computed in whole vectors, so a few cells beyond a region may hold meaningless values, which
-// nothing reads.
+// The driver knows a step only by the declarations of program.hpp, so it is compiled once for all steps. Index 0 is the
+// block's first own cell; ghost cells have negative indices, or indices beyond the end. Rows are computed in whole
+// vectors, so a few cells beyond a region may hold meaningless values, which nothing reads.
 #include <sys/mman.h>
 
 #include "tiled_driver.hpp"
@@ -37,8 +31,7 @@ static void step_in_place(const Call& call, const Blocking& blocking, long steps
                           CallMemory* memory) {
     Wavefront& wavefront = *new Wavefront(call, blocking);
     wavefront.non_temporal = non_temporal, wavefront.sums = field_sums_of(call);
-    wavefront.lay_out(steps,
-                      call.edges ? sweeps_between(call, steps) : (steps + blocking.steps - 1) / blocking.steps);
+    wavefront.lay_out(steps, call.edges ? sweeps_between(call, steps) : (steps + blocking.steps - 1) / blocking.steps);
     fill_tables(call, wavefront.longest(), memory, wavefront.tables, wavefront.layers);
     fill_fixed_arrays(call, wavefront.longest(), memory, wavefront.fixed_arrays);
     wavefront.on_threads(threads, [&](long n) { wavefront.work(n, memory->thread[n]); });

@@ -3,7 +3,7 @@
 #pragma once
 #include "integer_sums.hpp"
 
-constexpr int ERRORS = FIELDS - GIVEN;
+static const int ERRORS = FIELDS - GIVEN;
 
 // The sum of one field's squared errors is low 2^-44 + middle 2^-12 + high 2^20. ``broken`` counts the cells whose
 // squared error is not below 2^50. Same order as the words of error_norm.py.
@@ -38,8 +38,7 @@ struct ErrorSum {
             small &= here < vec{} + real(0x1p7);
             sum += shifted_cells(here, 0x1p8);
         }
-        if (!any_of(~(integers)small))
-            low += (int64_t)(total_of(sum) - uint64_t(whole) * bits_of(0x1p8));
+        if (!any_of(~(integers)small)) low += (int64_t)(total_of(sum) - uint64_t(whole) * bits_of(0x1p8));
         else whole = 0;
         for (long x = whole; x < n; x++) add(v[x]);
         middle += low >> 32, low &= 0xffffffff;
@@ -48,7 +47,7 @@ struct ErrorSum {
 
 // The sums of one tile, which are added to those of the call.
 struct ErrorSums {
-    ErrorSum sum[ERRORS + 1];
+    List<ErrorSum> sum{ERRORS};
 
     void add_to(int64_t* words) const {
         for (int e = 0; e < ERRORS; e++) {

@@ -12,7 +12,7 @@ struct Drift {
 
 // The drift of each field after each level of a sweep.
 struct FieldDrift {
-    Drift after[LEVELS][FIELDS];
+    Matrix<Drift> after{LEVELS, FIELDS};
 
     // Computes the drift. With ``flat``, planes are single rows and fields are shifted by planes only. Returns false if
     // steps in place are impossible, which is the case if
@@ -21,17 +21,17 @@ struct FieldDrift {
     // - a step produces arrays that it does not start from.
     bool lay_out(const Pipeline& pipe, bool flat) {
         if (GIVEN < FIELDS) return false;
-        int newest[FIELDS], written[FIELDS] = {};
-        memset(after, 0, sizeof after);
+        List<int> newest{FIELDS}, written{FIELDS};
+        after.cells.assign(after.cells.size(), {});
         for (int f = 0; f < FIELDS; f++) newest[f] = pipe.ring_of[0][f];
         for (int q = 1; q < pipe.levels; q++) {
-            memcpy(after[q], after[q - 1], sizeof after[q]);
+            memcpy(after[q], after[q - 1], FIELDS * sizeof(Drift));
             const Pass& pass = passes[pipe.level[q].pass];
             for (int n = 0; n < pass.inputs; n++) {
                 int f = field_of[pass.input[n].array];
                 if (f < 0 || newest[f] != pipe.ring_of[pipe.level[q].step][pass.input[n].array]) return false;
             }
-            bool made[FIELDS] = {};
+            List<char> made{FIELDS};
             for (int o = 0; o < pass.outputs; o++) {
                 int f = field_written(pass, o);
                 if (f < 0 || made[f]) return false;
@@ -67,7 +67,7 @@ struct FieldDrift {
     }
 
     // Whether the ghost cells of a ring can be filled as soon as its cells are computed.
-    static bool can_fill_ghosts(const Pipeline& pipe, const int* newest, int r) {
+    static bool can_fill_ghosts(const Pipeline& pipe, const List<int>& newest, int r) {
         const Ring& ring = pipe.ring[r];
         for (int a = 0; a < AXES; a++)
             for (int side = 0; side < 2 && ring.width[a]; side++) {

@@ -9,7 +9,7 @@
 // is rounded to a multiple of the last unit, as in xla/reductions.py.
 struct FieldSum {
     int64_t wanted, exponent, bits;
-    double high, low;       // the largest value, and the largest negative of a value
+    double high, low;  // the largest value, and the largest negative of a value
     int64_t part[3];
     int64_t unfit, broken;  // whether a value was not below 2^exponent: part is not the sum; whether one was not finite
     const void* at;         // the array of these values
@@ -19,7 +19,7 @@ struct FieldSum {
 // call has filled them.
 struct FieldSums {
     int64_t stored;
-    FieldSum field[GIVEN];
+    FieldSum field[];  // GIVEN
 };
 
 static FieldSums* field_sums = nullptr;
@@ -155,7 +155,7 @@ struct CellSums {
 // The results of a call: whether they are finite, and their sums; no sums if ``sums`` is null.
 struct ResultSums {
     FieldSums* sums = nullptr;
-    CellSums cells[GIVEN];
+    List<CellSums> cells{GIVEN};
     vec differences = {};  // as in `store_result`
 
     void begin(FieldSums* wanted) {

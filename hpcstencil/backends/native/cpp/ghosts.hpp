@@ -38,7 +38,7 @@ void fill_cells(const Face& face, int side, long n, long w, const Place& place, 
 }
 
 // Fills the ghost cells of a periodic third axis, which may be shorter than the number of its ghost cells.
-static inline void wrap_cells(long n, long w, real* p, long pitch, long j0, long j1) {
+static inline INLINED void wrap_cells(long n, long w, real* p, long pitch, long j0, long j1) {
     for (long j = j0; j < j1; j++) {
         real* row = p + j * pitch;
         for (long k = 1; k <= w && w <= n; k++) row[-k] = row[n - k], row[n + k - 1] = row[k - 1];

@@ -8,12 +8,8 @@ static inline bool vanishes(int array, int mask) { return layers_of[array] && !(
 
 // Computes planes i .. i + at_once - 1 of a pass by one of its variants. ``in`` are the planes that the variant reads,
 // for each of its calls, and ``out`` those of all outputs of the pass. ``upward`` is the order of the calls.
-static inline void compute_variant(const Pass& pass, const Variant& variant, const real* scalars,
-                                   const real* const* tables, long i, const Rows* in, const Rows* out, long j0, long j1,
-                                   long x0, long x1, bool upward) {
-    if (!variant.outputs) return;
-    if (&variant == &pass.whole() && variant.at_once == pass.at_once)
-        return variant.compute({scalars + variant.scalars, tables, i}, in, out, j0, j1, x0, x1);
+static void compute_in_calls(const Pass& pass, const Variant& variant, const real* scalars, const real* const* tables,
+                             long i, const Rows* in, const Rows* out, long j0, long j1, long x0, long x1, bool upward) {
     Rows to[PLANES];
     int calls = pass.at_once / variant.at_once;
     for (int m = 0; m < calls; m++) {
@@ -25,10 +21,21 @@ static inline void compute_variant(const Pass& pass, const Variant& variant, con
     }
 }
 
+static inline void compute_variant(const Pass& pass, const Variant& variant, const real* scalars,
+                                   const real* const* tables, long i, const Rows* in, const Rows* out, long j0, long j1,
+                                   long x0, long x1, bool upward) {
+    if (!variant.outputs) return;
+    if (&variant == &pass.whole() && variant.at_once == pass.at_once)
+        variant.compute({scalars + variant.scalars, tables, i}, in, out, j0, j1, x0, x1);
+    else compute_in_calls(pass, variant, scalars, tables, i, in, out, j0, j1, x0, x1, upward);
+}
+
 // The planes that the variants of a pass read, each found when its variant is first used.
 struct VariantPlanes {
-    Rows planes[VARIANTS][PLANES];
-    bool known[VARIANTS] = {};
+    Matrix<Rows> planes{VARIANTS, PLANES};
+    bool known[1 << AXES] = {};
+
+    void forget() { memset(known, 0, sizeof known); }
 
     // The planes for each call of a variant; find(n, k) is its n-th plane, k planes after those of the first call.
     template <class Find>
@@ -74,7 +81,7 @@ struct Layers {
     }
 
     // The cells next to a layer, on its outside, in which arrays that vanish there hold zeros: others read them.
-    static constexpr long margin(int a) {
+    static long margin(int a) {
         return a == 0   ? LAYER_REACH[0] + AT_ONCE
                : a == 1 ? LAYER_REACH[1]
                         : (LAYER_REACH[2] + LANES - 1) / LANES * LANES;
@@ -92,7 +99,7 @@ struct Layers {
     // Calls body(mask, j0, j1, x0, x1) for the parts of the planes i .. i + planes - 1 that lie in the layers of
     // different axes. The planes count as one.
     template <class Body>
-    void each_region(long i, long planes, long j0, long j1, long x0, long x1, Body body) const {
+    INLINED void each_region(long i, long planes, long j0, long j1, long x0, long x1, Body body) const {
         if (!LAYERS) return body(0, j0, j1, x0, x1);
         int across = i < lo[0] || i + planes > hi[0];
         for (long j = j0, j2; j < j1; j = j2) {

@@ -1,23 +1,32 @@
-// The arguments of a program, the tables of its step, and the geometry of a sweep: how far each level is ahead of the
-// store, and how far it reads beyond the tile.
+// The geometry of a sweep: how far each level is ahead of the store, and how far it reads beyond the tile.
 #pragma once
 #include <math.h>
 #include <pthread.h>
 #include <sched.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define AXES 3
-// The bytes of a vector: those of a register. GCC splits longer vectors, and keeps many of the pieces in memory.
-#ifdef __AVX512F__
-constexpr int VECTOR = 64;
-#else
-constexpr int VECTOR = 32;
-#endif
-constexpr int LANES = VECTOR / sizeof(real);
-typedef real vec __attribute__((vector_size(VECTOR), may_alias));
-typedef real unaligned_vec __attribute__((vector_size(VECTOR), aligned(sizeof(real)), may_alias));
+#include <vector>
+
+#include "program.hpp"
+
+// For functions that run for every row, where a call would take a noticeable part of the time.
+#define INLINED __attribute__((always_inline))
+
+// Arrays whose lengths a program determines; the elements begin as zeros.
+template <class T>
+struct List : std::vector<T> {
+    explicit List(long length) : std::vector<T>(length) {}
+};
+template <class T>
+struct Matrix {
+    List<T> cells;
+    long columns;
+
+    Matrix(long rows, long columns) : cells(rows * columns), columns(columns) {}
+    T* operator[](long row) { return cells.data() + row * columns; }
+    const T* operator[](long row) const { return cells.data() + row * columns; }
+};
 
 // The arguments of a call; xla_bridge.cpp fills them.
 struct Call {
@@ -33,8 +42,8 @@ struct Call {
     // l2_bytes: of the second-level cache. l3_is_far: whether the third is a server's mesh. l3_bytes: a core's share of
     // it, 0 if unknown.
     int64_t threads, l2_bytes, l3_is_far, l3_bytes;
-    struct EdgeExchange* edges;            // null where no edges are exchanged inside the passes
-    int64_t every;                         // steps between two exchanges of edges
+    struct EdgeExchange* edges;  // null where no edges are exchanged inside the passes
+    int64_t every;               // steps between two exchanges of edges
     // Null for whole steps. For a section of a step: its first pass, the pass after its last, the numbers of input and
     // output arrays, and the indices of these arrays. ``fields`` and ``results`` are then these arrays.
     const int64_t* section;
@@ -43,81 +52,11 @@ struct Call {
     int64_t* error_sums;
 };
 
-// An array that a pass reads. ``reach`` is the largest distance of a read along each axis. With ``straight``, all reads
-// are along one axis, none across a corner.
-struct Input {
-    int array, reach[AXES];
-    bool straight;
-};
-// A plane that a pass reads: the index of its input, or -1 - n for fixed array n, and its offset along the first axis.
-struct Plane {
-    int input, offset;
-};
-// The address of cell (0, 0) of a plane, and the distance between its rows in cells.
-struct Rows {
-    real* p;
-    long pitch;
-};
-struct Place {                 // where a pass is
-    const real* s;             // the pass's scalars of this step; SCALARS + 1 further on, of the next step
-    const real* const* table;  // functions of one coordinate, by index
-    long i;
-};
-typedef void Compute(const Place&, const Rows* in, const Rows* out, long j0, long j1, long x0, long x1);
-// Fills the ghost cells of rows j0 .. j1 - 1 (one cell per row beyond an end of the last axis). ``k`` is their distance
-// from the boundary in cells. ``next`` are the cells next to the boundary of the fields that the condition reads.
-typedef void Fill(const Place&, real* ghost, const real* mirror, long pitch, const Rows* next, long k, long j0, long j1,
-                  long x0, long x1);
-
-// A function that computes a pass in cells that lie in the layers of some axes, and outside the others. ``output`` are
-// the indices of those outputs of the pass that it stores; the others are 0 there.
-struct Variant {
-    Compute* compute;
-    int scalars, planes, outputs, at_once;
-    const Plane* plane;
-    const int* output;
-};
-constexpr int VARIANTS = LAYERS ? 1 << AXES : 1;
-struct Pass {
-    int inputs, outputs, at_once;  // at_once: planes that the driver computes together, a multiple of each variant's
-    const Input* input;
-    const int* output;  // an array of this step; ARRAYS + n is array n of the next step
-    const Variant* variant[VARIANTS];  // by the axes in whose layers the cells lie, a set of bits
-    const Variant& whole() const { return *variant[VARIANTS - 1]; }
-};
-// A side of an array. ``fill`` computes its ghost cells and is null if there are none. ``wall`` says that the boundary
-// lies on a cell. ``next`` are the arrays that the condition reads.
-struct Face {
-    Fill* fill;
-    int scalars;
-    bool wall;
-    int nexts;
-    const int* next;
-};
-struct Array {
-    bool deep;  // computed beyond the boundary too, instead of being continued there by a condition
-    Face face[AXES][2];
-};
-
-extern const Pass passes[PASSES + JOINS_STEPS];  // with JOINS_STEPS the last entry joins the last pass of a step to the
-                                                 // first of the next
-extern const Array arrays[ARRAYS];
-extern const int ends[FIELDS];      // the array that holds each field after the step
-extern const int field_of[ARRAYS];  // the field of which an array is a value; -1 without
-extern const int table_axis[TABLES + 1];
-extern const unsigned char layers_of[ARRAYS];  // the axes, a set of bits, outside whose layers an array is 0; 0 without
-extern const int layer_table[LAYER_TABLES + 1];  // tables that are 0 outside the layers of their axis
-static void prepare(const double* p, const double* c, double time, double dt, real* s);
-static real fix(int number, const double* p, const double* c, const double* const* coordinates, const long* index);
-static real tabulate(int table, const double* p, const double* c, const double* const* coordinates, const long* index);
-
-// ---- the geometry of a sweep
-// -----------------------------------------------------------------------------------------
-
-static bool joins_steps = JOINS_STEPS;  // whether calls do so; see `set_cell_samples`
-constexpr int MAX_STEPS = GIVEN < FIELDS ? 1 : 16;  // of a sweep
-constexpr int RINGS = FIELDS + MAX_STEPS * (ARRAYS - FIELDS);
-constexpr int LEVELS = 1 + MAX_STEPS * PASSES;
+static bool joins_steps = JOINS_STEPS;                 // whether calls do so; see `set_cell_samples`
+static const int MAX_STEPS = GIVEN < FIELDS ? 1 : 16;  // of a sweep
+static const int RINGS = FIELDS + MAX_STEPS * (ARRAYS - FIELDS);
+static const int LEVELS = 1 + MAX_STEPS * PASSES;
+static const int VARIANTS = LAYERS ? 1 << AXES : 1;
 constexpr long UNBOUNDED = 1L << 40;
 
 static inline long round_up(long n, long unit) { return (n + unit - 1) / unit * unit; }
@@ -142,13 +81,14 @@ struct Level {
 // stored from rings.
 struct Pipeline {
     int steps, rings, levels, loaded, stored;
-    int ring_of[MAX_STEPS + 1][ARRAYS], load[ARRAYS], store[ARRAYS];
-    Ring ring[RINGS];
-    Level level[LEVELS];
+    Matrix<int> ring_of{MAX_STEPS + 1, ARRAYS};  // of an array in a step
+    List<int> load{ARRAYS}, store{ARRAYS};
+    List<Ring> ring{RINGS};
+    List<Level> level{LEVELS};
 
     void lay_out(int steps_, bool boundary0, const int64_t* section = nullptr) {
         steps = steps_, levels = 1, rings = 0;
-        memset(level, 0, sizeof level);
+        level.assign(LEVELS, {});
         for (int t = 0; t <= steps; t++)
             for (int n = 0; n < ARRAYS; n++) ring_of[t][n] = -1;
         loaded = section ? section[2] : GIVEN, stored = section ? section[3] : FIELDS;
@@ -218,7 +158,7 @@ struct Pipeline {
     }
 
     // The ring of the n-th result of a level.
-    int output(int q, int n) const {
+    INLINED int output(int q, int n) const {
         int array = passes[level[q].pass].output[n];
         return array < ARRAYS ? ring_of[level[q].step][array] : ring_of[level[q].step + 1][array - ARRAYS];
     }

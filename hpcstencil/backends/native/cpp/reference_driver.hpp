@@ -6,13 +6,13 @@
 
 struct Reference {
     const Call& call;
-    long needed[ARRAYS][AXES] = {};  // cells of an array that passes read beyond the grid
-    long extent[PASSES][AXES] = {};  // cells beyond the grid that a pass computes, of arrays that are deep
+    Matrix<long> needed{ARRAYS, AXES};  // cells of an array that passes read beyond the grid
+    Matrix<long> extent{PASSES, AXES};  // cells beyond the grid that a pass computes, of arrays that are deep
     long stride[AXES] = {0, 0, 1};
     long offset;  // of cell (0, 0, 0) in an array's memory
-    real* origin[2][ARRAYS];
-    real scalars[2][SCALARS + 1];  // of this step and of the next
-    const real* tables[TABLES + 1];
+    Matrix<real*> origin{2, ARRAYS};
+    Matrix<real> scalars{2, SCALARS + 1};  // of this step and of the next
+    List<const real*> tables{TABLES};
     FixedArrays fixed_arrays;
 
     explicit Reference(const Call& call) : call(call) {
@@ -79,7 +79,7 @@ struct Reference {
             long inner = side ? call.count[a] - 1 : 0;
             next[m] = {set[beside] + (a ? i * stride[0] : 0) + inner * stride[a], a == 1 ? 0 : stride[1]};
         }
-        Place place = {scalars[next_step] + face.scalars, tables, i};
+        Place place = {scalars[next_step] + face.scalars, tables.data(), i};
         for (long j = lo[1]; j < hi[1]; j++)
             if (call.wraps[a]) copy(ghost + j * stride[1], mirror + j * stride[1], a == 2 ? 1 : call.count[2]);
             else
@@ -102,7 +102,7 @@ struct Reference {
             }
             for (int n = 0; n < pass.outputs * whole.at_once; n++)
                 out[n] = {set[pass.output[n % pass.outputs]] + (i + n / pass.outputs) * stride[0], stride[1]};
-            Place place = {scalars[0] + whole.scalars, tables, i};
+            Place place = {scalars[0] + whole.scalars, tables.data(), i};
             for (long j = -more[1]; j < call.count[1] + more[1]; j++)
                 for (long x = round_down(-more[2], LANES); x < call.count[2] + more[2]; x += LANES)
                     whole.compute(place, in, out, j, j + 1, x, x + LANES);

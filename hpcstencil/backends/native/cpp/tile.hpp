@@ -15,16 +15,16 @@ struct Job {
     const Plan* plan;
     const Pipeline* pipeline;
     long parts[AXES];
-    const real* source[ARRAYS];
-    real* target[ARRAYS];
-    bool stays[ARRAYS];  // whether a field is constant and stays where it is (`stays`)
-    int moving;          // the first field that does not
-    bool given;          // the sources are the caller's arrays, of ``capacity`` cells
-    bool last;           // the targets are the results, or are copied there
-    bool part;           // cells beyond the block belong to neighbours
-    bool stores_edges;   // whether the edges of the results are exchanged too
-    bool keeps_zeros;    // the targets hold zeros outside absorbing layers already
-    long first;          // step of the sweep
+    List<const real*> source{ARRAYS};
+    List<real*> target{ARRAYS};
+    List<char> stays{ARRAYS};  // whether a field is constant and stays where it is (`stays`)
+    int moving;                // the first field that does not
+    bool given;                // the sources are the caller's arrays, of ``capacity`` cells
+    bool last;                 // the targets are the results, or are copied there
+    bool part;                 // cells beyond the block belong to neighbours
+    bool stores_edges;         // whether the edges of the results are exchanged too
+    bool keeps_zeros;          // the targets hold zeros outside absorbing layers already
+    long first;                // step of the sweep
 };
 
 // One tile, with everything that a thread needs to stream it.
@@ -37,11 +37,12 @@ struct Tile {
     Side side[AXES][2];
     struct RingLayout {
         long pitch, plane;
-    } layout[RINGS];
-    real* origin[RINGS];  // the first cell of a ring's first plane
-    long low[LEVELS][AXES], high[LEVELS][AXES];  // the cells that a level computes
-    bool fills[RINGS];                           // whether a ring has ghost cells to fill
-    real scalars[MAX_STEPS + 1][SCALARS + 1];
+    };
+    List<RingLayout> layout{RINGS};
+    List<real*> origin{RINGS};                           // the first cell of a ring's first plane
+    Matrix<long> low{LEVELS, AXES}, high{LEVELS, AXES};  // the cells that a level computes
+    List<char> fills{RINGS};                             // whether a ring has ghost cells to fill
+    Matrix<real> scalars{MAX_STEPS + 1, SCALARS + 1};
 
     Tile(const Job& job, const long* number, Buffer& memory)
         : job(job),
@@ -121,14 +122,16 @@ struct Tile {
     };
     struct Work {
         long lo, hi, j0, j1, x0, x1;
-        int level, step, first[VARIANTS], first_target;
+        int level, step, first[1 << AXES], first_target;
         const Pass* pass;
         Records records;
         Unstored unstored;
     };
-    Work work[LEVELS];
-    Source sources[LEVELS * PLANES * VARIANTS], targets[LEVELS * PLANES];
-    int slot[RINGS];  // of the newest plane of each ring
+    List<Work> work{LEVELS};
+    List<Source> sources{LEVELS * PLANES * VARIANTS}, targets{LEVELS * PLANES};
+    List<int> slot{RINGS};       // of the newest plane of each ring
+    List<Rows> written{PLANES};  // by a pass
+    VariantPlanes read;
     static constexpr long ROWS = 4;
     long portions = 0;  // of prefetched cells, in a round
     Prefetch upcoming;
@@ -215,34 +218,33 @@ struct Tile {
     // some outside lo .. hi - 1.
     void run(const Work& w, long i) {
         const Pass& pass = *w.pass;
-        Rows out[PLANES];
+        Rows* out = written.data();
         auto source = [&](const Plane& plane, long n) {
             if (plane.input < 0) return plan.fixed_arrays.at(plane, n);
             int r = pipe.ring_of[w.step][Unstored::array(plane)];
             return ring_plane(r, int(pipe.ring[r].ahead - pipe.level[w.level].ahead) - plane.offset - int(n - i));
         };
-        w.unstored.record(call, scalars[w.step], plan.tables, plan.layers, i, from, to, source);
+        w.unstored.record(call, scalars[w.step], plan.tables.data(), plan.layers, i, from, to, source);
         for (long k = 0; k < AT_ONCE; k += pass.at_once) {
             if (i + k + pass.at_once <= w.lo || i + k >= w.hi) continue;
             for (long n = 0; n < pass.outputs * pass.at_once; n++) {
                 const Source& target = targets[w.first_target + n];
                 out[n] = ring_plane(target.ring, target.back - k);
             }
-            VariantPlanes in;
+            read.forget();
+            auto compute = [&](int mask, long j0, long j1, long x0, long x1) INLINED {
+                const Variant& variant = *pass.variant[mask];
+                const Rows* planes = read.of(pass, mask, [&](int n, int more) {
+                    const Source& source = sources[w.first[mask] + n];
+                    return source.ring < 0 ? plan.fixed_arrays.at(variant.plane[n], i + k + more)
+                                           : ring_plane(source.ring, source.back - k - more);
+                });
+                compute_variant(pass, variant, scalars[w.step], plan.tables.data(), i + k, planes, out, j0, j1, x0, x1,
+                                true);
+                plan.layers.clear_margins(pass, out, true, mask, i + k, j0, j1, x0, x1);
+            };
             for (long j = w.j0; j < w.j1; j += ROWS) {
-                plan.layers.each_region(
-                    i + k, pass.at_once, j, min(j + ROWS, w.j1), w.x0, w.x1,
-                    [&](int mask, long j0, long j1, long x0, long x1) {
-                        const Variant& variant = *pass.variant[mask];
-                        const Rows* planes = in.of(pass, mask, [&](int n, int more) {
-                            const Source& source = sources[w.first[mask] + n];
-                            return source.ring < 0 ? plan.fixed_arrays.at(variant.plane[n], i + k + more)
-                                                   : ring_plane(source.ring, source.back - k - more);
-                        });
-                        compute_variant(pass, variant, scalars[w.step], plan.tables, i + k, planes, out, j0, j1, x0, x1,
-                                        true);
-                        plan.layers.clear_margins(pass, out, true, mask, i + k, j0, j1, x0, x1);
-                    });
+                plan.layers.each_region(i + k, pass.at_once, j, min(j + ROWS, w.j1), w.x0, w.x1, compute);
                 upcoming.next_portion();
             }
             record_cells(w.records, call, pass, i + k, out, from, to);
@@ -280,7 +282,7 @@ struct Tile {
         int t = pipe.ring[r].step;
         long j0, j1, x0, x1;
         region(pipe.ring[r].level, 1, j0, j1), region(pipe.ring[r].level, 2, x0, x1);
-        Place place = {scalars[t] + face.scalars, plan.tables, ghost};
+        Place place = {scalars[t] + face.scalars, plan.tables.data(), ghost};
         Rows next[FIELDS + 1];
         for (int n = 0; n < face.nexts; n++) next[n] = beside_face(face, n, t, beside);
         face.fill(place, plane(r, ghost), plane(r, mirror), layout[r].pitch, next, k, j0, j1, round_down(x0, LANES),
@@ -305,7 +307,7 @@ struct Tile {
         for (int e = 0; w && e < 2 && !ring.deep; e++) {
             const Face& face = arrays[ring.array].face[1][e];
             if (!side[1][e].boundary || (e ? j1 < n : j0 > 0)) continue;
-            Place place = {scalars[t] + face.scalars, plan.tables, i};
+            Place place = {scalars[t] + face.scalars, plan.tables.data(), i};
             fill_rows(face, e, n, w, place, p, s.pitch, v0, v1, [&](int m) { return beside_face(face, m, t, i); });
             if (e) j1 = n + w;
             else j0 = -w;
@@ -316,7 +318,7 @@ struct Tile {
         for (int e = 0; w && !side[2][0].wraps && e < 2 && !ring.deep; e++) {
             const Face& face = arrays[ring.array].face[2][e];
             if (!side[2][e].boundary || (e ? x1 < n : x0 > 0)) continue;
-            Place place = {scalars[t] + face.scalars, plan.tables, i};
+            Place place = {scalars[t] + face.scalars, plan.tables.data(), i};
             fill_cells(face, e, n, w, place, p, s.pitch, j0, j1, [&](int m) { return beside_face(face, m, t, i); });
         }
     }
@@ -397,8 +399,7 @@ struct Tile {
                     continue;
                 }
                 auto clear = [&](long x0, long x1) { Layers::clear(row, x0, x1); };
-                if (job.stores_edges)
-                    call.edges->put(call, done, f, i, j, row, from[2], to[2], plan.non_temporal);
+                if (job.stores_edges) call.edges->put(call, done, f, i, j, row, from[2], to[2], plan.non_temporal);
                 if (job.stays[f]) {
                     if (job.last) results.add(f, row + from[2], to[2] - from[2]);
                     continue;

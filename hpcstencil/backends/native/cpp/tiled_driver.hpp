@@ -8,7 +8,7 @@
 // A block divided into tiles. A thread that has finished a tile takes the next free one.
 struct Tiles : Plan {
     Blocking blocking;
-    real* scratch[FIELDS];
+    List<real*> scratch{FIELDS};
     int moving;    // the first field that does not stay where it is
     bool aliased;  // its result lies where the field is
     long next_tile = 0;

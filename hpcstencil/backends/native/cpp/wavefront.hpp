@@ -17,7 +17,7 @@
 // The part of a block that a thread works on.
 struct Part {
     long from[AXES], to[AXES], pitch, plane, first;  // first: offset of cell (0, 0, 0) in the memory of a field
-    real* origin[FIELDS];                            // cell (0, 0, 0) of a field without drift
+    std::vector<real*> origin;                       // cell (0, 0, 0) of a field without drift
 
     real* row(int f, const Drift& moved, long i, long j) const {
         return origin[f] + (i - moved.planes) * plane + (j - moved.rows) * pitch;
@@ -89,6 +89,7 @@ struct Wavefront : Plan {
     void allocate_part(long n, Buffer& memory) {
         long cells = lay_out_part(n, part[n]);
         real* data = (real*)memory.reserve_zeroed(FIELDS * cells * sizeof(real));
+        part[n].origin.resize(FIELDS);
         for (int f = 0; f < FIELDS; f++) part[n].origin[f] = data + f * cells + part[n].first;
     }
 
@@ -120,16 +121,18 @@ struct Sweep {
     const FieldDrift& field_drift;
     bool upward, last;
     SlantedTiles tiles;
-    Drift start_drift[FIELDS];
-    real scalars[MAX_STEPS + 1][SCALARS + 1];
-    // Row 0 of what a level reads and writes if it computes plane 0.
-    real *in[LEVELS][VARIANTS][PLANES], *out[LEVELS][PLANES];
-    real* drifted[LEVELS][FIELDS];  // row 0 of plane 0 of a field after a level
-    bool fills[RINGS];              // whether a ring has ghost cells
-    long width;            // cells of a row, in whole vectors
-    Chunks chunk[LEVELS];  // of a level's rows in this tile
-    Records records[LEVELS];
-    Unstored unstored[LEVELS];
+    List<Drift> start_drift{FIELDS};
+    Matrix<real> scalars{MAX_STEPS + 1, SCALARS + 1};
+    // Row 0 of what a level reads, by its variants, and writes if it computes plane 0.
+    Matrix<real*> in{LEVELS * VARIANTS, PLANES}, out{LEVELS, PLANES};
+    Matrix<real*> drifted{LEVELS, FIELDS};  // row 0 of plane 0 of a field after a level
+    List<char> fills{RINGS};                // whether a ring has ghost cells
+    long width;                             // cells of a row, in whole vectors
+    List<Chunks> chunk{LEVELS};             // of a level's rows in this tile
+    List<Records> records{LEVELS};
+    List<Unstored> unstored{LEVELS};
+    List<Rows> written{PLANES};  // by a pass
+    VariantPlanes read;
     Prefetch upcoming, tile_edge;
     ResultSums results;
     double polled = 0;
@@ -158,7 +161,7 @@ struct Sweep {
                     const Plane& plane = pass.variant[mask]->plane[n];
                     if (plane.input < 0) continue;
                     int f = field_of[pass.input[plane.input].array];
-                    in[q][mask][n] = part.row(f, drift(q - 1, f), plane.offset, 0);
+                    in[q * VARIANTS + mask][n] = part.row(f, drift(q - 1, f), plane.offset, 0);
                 }
             for (int k = 0, n = 0; k < pass.at_once; k++)
                 for (int o = 0; o < pass.outputs; o++, n++) {
@@ -203,14 +206,16 @@ struct Sweep {
     }
 
     void run() {
+        Matrix<long> rows{LEVELS, 2};
+        List<long> lo{LEVELS}, hi{LEVELS}, calls{LEVELS};  // calls: of its pass by a level in a round; in_round: by all
         for (long n = 0; n < tiles.count; n++) {
-            // calls: of its pass by each level in a round; in_round: by all levels
-            long m = upward ? n : tiles.count - 1 - n, first = UNBOUNDED, end = -UNBOUNDED, rows[LEVELS][2], lo[LEVELS],
-                 hi[LEVELS], calls[LEVELS] = {}, in_round = 0, next_round = upward ? AT_ONCE : -AT_ONCE;
+            long m = upward ? n : tiles.count - 1 - n, first = UNBOUNDED, end = -UNBOUNDED, in_round = 0,
+                 next_round = upward ? AT_ONCE : -AT_ONCE;
             for (int q = 0; q < pipe.levels; q++) {
                 rows[q][0] = tiles.begin(q, m), rows[q][1] = tiles.begin(q, m + 1);
                 lo[q] = tiles.lowest(q, 0), hi[q] = tiles.highest(q, 0);
                 first = min(first, lo[q] - pipe.level[q].ahead), end = max(end, hi[q] + pipe.level[q].ahead);
+                calls[q] = 0;
                 if (!q || rows[q][0] >= rows[q][1]) continue;
                 const Pass& pass = passes[pipe.level[q].pass];
                 chunk[q].lay_out(pass, rows[q][1] - rows[q][0], width, call.count[1] == 1);
@@ -289,11 +294,11 @@ struct Sweep {
     void compute(int q, long i, long i0, long i1, long j0, long j1) {
         const Level& mine = pipe.level[q];
         const Pass& pass = passes[mine.pass];
-        Rows to[PLANES];
+        Rows* to = written.data();
         const Chunks& cut = chunk[q];
         const long first[AXES] = {max(i0, part.from[0]), max(j0, part.from[1]), 0},
                    end[AXES] = {min(i1, part.to[0]), min(j1, part.to[1]), call.count[2]};
-        unstored[q].record(call, scalars[mine.step], wavefront.tables, wavefront.layers, i, first, end,
+        unstored[q].record(call, scalars[mine.step], wavefront.tables.data(), wavefront.layers, i, first, end,
                            [&](const Plane& plane, long n) {
                                if (plane.input < 0) return wavefront.fixed_arrays.at(plane, n);
                                int f = field_of[Unstored::array(plane)];
@@ -302,12 +307,12 @@ struct Sweep {
         for (long m = 0; m < AT_ONCE; m += pass.at_once) {
             long n = upward ? m : AT_ONCE - pass.at_once - m;  // in the order of the sweep: planes overwrite others
             if (i + n + pass.at_once <= i0 || i + n >= i1) continue;
-            VariantPlanes from;
-            auto planes_of = [&](int mask) {
-                return from.of(pass, mask, [&](int p, int more) {
+            read.forget();
+            auto planes_of = [&](int mask) INLINED {
+                return read.of(pass, mask, [&](int p, int more) {
                     const Plane& plane = pass.variant[mask]->plane[p];
                     return plane.input < 0 ? wavefront.fixed_arrays.at(plane, i + n + more)
-                                           : Rows{in[q][mask][p] + (i + n + more) * part.plane, part.pitch};
+                                           : Rows{in[q * VARIANTS + mask][p] + (i + n + more) * part.plane, part.pitch};
                 });
             };
             for (int p = 0; p < pass.outputs * pass.at_once; p++)
@@ -318,9 +323,9 @@ struct Sweep {
                          x1 = min(width, c + cut.length - cut.lower * m);
                     if (x0 >= x1) continue;
                     wavefront.layers.each_region(
-                        i + n, pass.at_once, j, j + 1, x0, x1, [&](int mask, long, long, long v0, long v1) {
-                            compute_variant(pass, *pass.variant[mask], scalars[mine.step], wavefront.tables, i + n,
-                                            planes_of(mask), to, j, j + 1, v0, v1, upward);
+                        i + n, pass.at_once, j, j + 1, x0, x1, [&](int mask, long, long, long v0, long v1) INLINED {
+                            compute_variant(pass, *pass.variant[mask], scalars[mine.step], wavefront.tables.data(),
+                                            i + n, planes_of(mask), to, j, j + 1, v0, v1, upward);
                             wavefront.layers.clear_margins(pass, to, false, mask, i + n, j, j + 1, v0, v1);
                         });
                     upcoming.next_portion(), tile_edge.next_portion();
@@ -379,7 +384,7 @@ struct Sweep {
 
     void fill_ghost_plane(int q, int f, const Ring& ring, const Face& face, long ghost, long mirror, long m,
                           long beside, long j0, long j1) {
-        Place place = {scalars[ring.step] + face.scalars, wavefront.tables, ghost};
+        Place place = {scalars[ring.step] + face.scalars, wavefront.tables.data(), ghost};
         Rows next[FIELDS + 1];
         for (int n = 0; n < face.nexts; n++) next[n] = {plane(q, field_of[face.next[n]], beside), part.pitch};
         face.fill(place, plane(q, f, ghost), plane(q, f, mirror), part.pitch, next, m, j0, j1, 0, width);
@@ -393,7 +398,7 @@ struct Sweep {
         for (int e = 0; w && e < 2; e++) {
             const Face& face = arrays[ring.array].face[1][e];
             if (!wavefront.at_boundary(part, 1, e) || (e ? j1 < n : j0 > 0)) continue;
-            Place place = {scalars[ring.step] + face.scalars, wavefront.tables, i};
+            Place place = {scalars[ring.step] + face.scalars, wavefront.tables.data(), i};
             fill_rows(face, e, n, w, place, p, pitch, 0, width,
                       [&](int m) { return Rows{plane(q, field_of[face.next[m]], i), pitch}; });
             if (e) j1 = n + w;
@@ -403,7 +408,7 @@ struct Sweep {
         if (call.wraps[2]) wrap_cells(n, w, p, pitch, j0, j1);
         for (int e = 0; w && !call.wraps[2] && e < 2; e++) {
             const Face& face = arrays[ring.array].face[2][e];
-            Place place = {scalars[ring.step] + face.scalars, wavefront.tables, i};
+            Place place = {scalars[ring.step] + face.scalars, wavefront.tables.data(), i};
             fill_cells(face, e, n, w, place, p, pitch, j0, j1,
                        [&](int m) { return Rows{plane(q, field_of[face.next[m]], i), pitch}; });
         }
