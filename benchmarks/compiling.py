@@ -6,7 +6,7 @@ XLA's compilation, the initial state, and, if `auto` cannot use native code, the
 `hpcstencil run` counts all of it as "compiling", except for what the compiler does while JAX is imported. The time of the whole
 command, which takes one or two steps, includes the start of Python and JAX. All figures are medians over the rounds.
 
-.venv/bin/python benchmarks/compiling.py [rounds]
+.venv/bin/python benchmarks/compiling.py [rounds [input ...]]
 """
 
 from __future__ import annotations
@@ -65,16 +65,18 @@ def seconds(path: Path) -> tuple[list[float], list[float], list[float], str]:
     return compiled, before, whole, told(r"kernel +(\w+)", text)
 
 
-def main(rounds: int = 1) -> None:
+def main(rounds: str = "1", *names: str) -> None:
     print(f"{machine()}; {software()}; {datetime.date.today()}. Medians of {rounds} round(s), in s.\n")
     columns = [f"{kind}: first | new | again" for kind in ("C++", "before the first step", "whole command")]
     print(f"| input | kernel | {' | '.join(columns)} |\n{'|---' * 11}|")
     for path in sorted((ROOT / "inputs").glob("*.toml")):
-        found = [seconds(path) for _ in range(rounds)]
+        if names and path.stem not in names:
+            continue
+        found = [seconds(path) for _ in range(int(rounds))]
         measured = zip(*(itertools.chain(*row[:3]) for row in found), strict=True)
         cells = " | ".join(f"{statistics.median(column):.2f}" for column in measured)
         print(f"| {path.stem} | {found[0][-1]} | {cells} |", flush=True)
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    main(*sys.argv[1:])
