@@ -26,6 +26,7 @@ from commands import (
     ended,
     here,
     hpcstencil,
+    python,
     ranks,
     started,
     uninterrupted,
@@ -403,3 +404,36 @@ def test_a_semaphore_of_somebody_else_with_the_name_of_the_output(folder):
         planted.rmdir()
     assert inspect(folder / "planted.h5").complete
     assert not list(folder.glob("*.lock"))
+
+
+FULL = """
+import sys
+from pathlib import Path
+import h5py
+from faults import fill
+from hpcstencil.io.hdf5_access import LIBVER
+from hpcstencil.io.transports.mpio import Mpio
+from hpcstencil.runtime.communicator import connect
+from hpcstencil.validation.errors import EnvironmentProblem
+
+communicator, path = connect(), Path("disk/run.h5")
+if communicator.rank == 0:
+    h5py.File(path, "w", libver=LIBVER).close()
+communicator.mpi.Barrier()
+Mpio(path, communicator, None).close()
+communicator.mpi.Barrier()
+if communicator.rank == 0:
+    fill(path.parent)
+communicator.mpi.Barrier()
+try:
+    Mpio(path, communicator, None)
+except EnvironmentProblem as error:
+    sys.stdout.write(f"{error}\\n")
+"""
+
+
+def test_a_file_on_a_full_disk_is_not_opened_by_mpi_io(tmp_path):
+    """Open MPI would wait for ever."""
+    with small_disk(tmp_path / "disk", 1):
+        told = python(tmp_path, FULL, 2, PYTHONPATH=str(Path(__file__).parent)).stdout.splitlines()
+    assert len(told) == 2 and all("cannot open disk/run.h5: No space left on device" in line for line in told), told

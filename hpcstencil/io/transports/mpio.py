@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import numpy as np
 
 from hpcstencil.io.hdf5_access import LIBVER, Placing, write_hyperslab
 from hpcstencil.io.transports.protocol import Blocks, UnsharedProblem
-from hpcstencil.runtime.communicator import Communicator
+from hpcstencil.runtime.communicator import Communicator, from_rank_0
 from hpcstencil.runtime.filesystem import file_errors
 
 
@@ -22,6 +23,7 @@ class Mpio:
         self.communicator = communicator
         self.transfer = h5py.h5p.create(h5py.h5p.DATASET_XFER)
         self.transfer.set_dxpl_mpio(h5py.h5fd.MPIO_COLLECTIVE)
+        from_rank_0(communicator, lambda: find_room(path))
         with file_errors(path, "open", UnsharedProblem):
             self.file = h5py.File(path, "r+", driver="mpio", comm=communicator.mpi, libver=LIBVER, **(placing or {}))
 
@@ -39,3 +41,12 @@ class Mpio:
     def close(self) -> None:
         with file_errors(self.path, "close", UnsharedProblem):
             self.file.close()
+
+
+def find_room(path: Path) -> None:
+    """Raise EnvironmentProblem if nothing can be written beside ``path``, before MPI-IO opens it.
+
+    Open MPI keeps a lock file beside an open file. If it cannot write that file, it waits for ever, on all processes.
+    """
+    with file_errors(path, "open"), tempfile.TemporaryFile(dir=path.parent, buffering=0) as file:
+        file.write(bytes(4096))
