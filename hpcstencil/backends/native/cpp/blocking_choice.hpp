@@ -193,7 +193,7 @@ static Blocking choose_blocking(const Call& call, long steps, long threads) {
     };
     static Asked asked[32];
     static long next = 0;
-    bool one_sweep = call.edges || is_part(call);
+    bool one_sweep = call.edges || is_part(call) || call.section;
     if (call.edges) steps = (steps + sweeps_between(call, steps) - 1) / sweeps_between(call, steps);
     long key[16] = {
         min(steps, MAX_STEPS), call.edges ? 1 + call.every : -one_sweep, threads, call.count[0], call.count[1],
