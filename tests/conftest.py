@@ -17,9 +17,8 @@ from hpcstencil.runtime.devices import bind_devices, gpus
 # Before any test imports jax: two devices of the processor, and XLA as `hpcstencil run` sets it up. With JAX_PLATFORMS=cuda the
 # tests run on a GPU instead (docs/design/gpu.md).
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-os.environ.setdefault(
-    "XLA_FLAGS", "--xla_cpu_parallel_codegen_split_count=1"
-)  # takes a tenth off XLA's work in compiling
+# Less work in all than in parallel, and tests use all cores already.
+os.environ.setdefault("XLA_FLAGS", "--xla_cpu_parallel_codegen_split_count=1")
 bind_devices(1 if gpus() else 2)
 
 hypothesis.settings.register_profile("any machine", deadline=None)  # no test depends on the clock
@@ -63,8 +62,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Most of the time of the tests is LLVM's and g++'s. Only bits on several devices and processes depend on how well LLVM
     optimizes: the tests that compare them are marked `optimized`. `long` ones have steps enough to be worth it. g++ gives the
-    same bits at every level, and is faster at lower ones: tests on several processes and those of native code itself have
-    `-O1`, and other tests `-O0`.
+    same bits at every level, and is faster at lower ones: programs of tests on several processes and of native code itself
+    have `-O1`, and others `-O0`. The driver of all is compiled as in a run.
     """
     compiled_as_in_a_run = any(item.get_closest_marker(name) for name in ("long", "optimized"))
     if (jax := sys.modules.get("jax")) is not None:

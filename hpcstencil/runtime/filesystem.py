@@ -108,6 +108,20 @@ def prepare_folder(path: Path, communicator: Communicator) -> None:
     agree(communicator, prepare)
 
 
+def find_room(path: Path, communicator: Communicator) -> None:
+    """Test that a page can be written beside ``path``, before all processes open it. Collective.
+
+    Rank 0 does the work, and the test leaves nothing behind. If it fails, all processes raise EnvironmentProblem.
+    """
+
+    def write() -> None:
+        if communicator.rank == 0:
+            with file_errors(path, "open"), tempfile.TemporaryFile(dir=path.parent, buffering=0) as file:
+                file.write(bytes(4096))
+
+    agree(communicator, write)
+
+
 def reserve(path: Path, size: int, communicator: Communicator, allocate: bool = True, hollow: bool = False) -> None:
     """Ensure that ``path`` can grow by ``size`` bytes before HDF5 begins to change it. Collective.
 

@@ -91,7 +91,7 @@ def test_a_disk_that_is_filled_up(tmp_path, whole, processes):
         run = started(processes, *command, folder=tmp_path)
         wait_until(lambda: list_states(disk / "g.h5"), run)
         fill(disk)
-        status, told = ended(run, tmp_path, within=180)
+        status, told = ended(run, tmp_path, within=60)
         said = [line for line in told.splitlines() if line.startswith("hpcstencil: ") and "steps" not in line]
         assert status == 4 and len(said) == 1 and "No space left" in said[0] and "Traceback" not in told, told
         (disk / "somebody else's").unlink()

@@ -284,10 +284,8 @@ def native(
     With ``blocks``, the program itself exchanges the edges of this process's device blocks. ``members`` is as in `Native`.
     Raises Unsupported, with the compiler's message, if the program does not compile.
     """
-    loaded, bridge = (
-        begun(program.text, program.driver),
-        xla_bridge(),
-    )  # if neither is cached, both compile at the same time
+    loaded = begun(program.text, program.driver)
+    bridge = xla_bridge()  # if neither is cached, both compile at the same time
     compiled = loaded.result()
     address = ctypes.cast(compiled.advance, ctypes.c_void_p).value
     number = hash_of(program.driver + program.text)

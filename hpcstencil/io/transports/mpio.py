@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -11,8 +10,8 @@ import numpy as np
 
 from hpcstencil.io.hdf5_access import LIBVER, Placing, write_hyperslab
 from hpcstencil.io.transports.protocol import Blocks, UnsharedProblem
-from hpcstencil.runtime.communicator import Communicator, from_rank_0
-from hpcstencil.runtime.filesystem import file_errors
+from hpcstencil.runtime.communicator import Communicator
+from hpcstencil.runtime.filesystem import file_errors, find_room
 
 
 class Mpio:
@@ -23,7 +22,7 @@ class Mpio:
         self.communicator = communicator
         self.transfer = h5py.h5p.create(h5py.h5p.DATASET_XFER)
         self.transfer.set_dxpl_mpio(h5py.h5fd.MPIO_COLLECTIVE)
-        from_rank_0(communicator, lambda: find_room(path))
+        find_room(path, communicator)  # for the lock file of Open MPI, which waits for ever if it cannot write it
         with file_errors(path, "open", UnsharedProblem):
             self.file = h5py.File(path, "r+", driver="mpio", comm=communicator.mpi, libver=LIBVER, **(placing or {}))
 
@@ -41,12 +40,3 @@ class Mpio:
     def close(self) -> None:
         with file_errors(self.path, "close", UnsharedProblem):
             self.file.close()
-
-
-def find_room(path: Path) -> None:
-    """Raise EnvironmentProblem if nothing can be written beside ``path``, before MPI-IO opens it.
-
-    Open MPI keeps a lock file beside an open file. If it cannot write that file, it waits for ever, on all processes.
-    """
-    with file_errors(path, "open"), tempfile.TemporaryFile(dir=path.parent, buffering=0) as file:
-        file.write(bytes(4096))

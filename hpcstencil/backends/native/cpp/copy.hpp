@@ -38,7 +38,8 @@ static void store_result(real* to, const real* from, long n, bool non_temporal, 
     copy_out(to, from, n, non_temporal);
     vec found = differences;
     long x = 0;
-    for (; x + LANES <= n; x += LANES) found += *(const unaligned_vec*)(from + x) - *(const unaligned_vec*)(from + x);
+    for (; x + LANES <= n; x += LANES)
+        found += *(const unaligned_vec*)(from + x) - *(const unaligned_vec*)(from + x);
     for (; x < n; x++) found[0] += from[x] - from[x];
     differences = found;
 }

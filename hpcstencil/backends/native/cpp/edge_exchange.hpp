@@ -31,11 +31,11 @@ static inline int64_t mpi_has_failed() { return __atomic_load_n(&mpi_failure, __
 struct Messages {
     int (*start_all)(int count, char* requests);
     int (*test_all)(int count, char* requests, int* completed, char* statuses);
-    char* statuses;                                               // room for those of one call
-    int64_t receives[DIRECTIONS];                                 // from each neighbour; 0 from those without messages
-    char* receive[2][DIRECTIONS];                                 // requests by buffer and neighbour
-    int64_t sends[AXES][2];                                       // by strip, to the neighbours that read it
-    char* send[2][AXES][2];                                       // requests by buffer and strip
+    char* statuses;                    // room for those of one call
+    int64_t receives[DIRECTIONS];      // from each neighbour; 0 from those without messages
+    char* receive[2][DIRECTIONS];      // requests by buffer and neighbour
+    int64_t sends[AXES][2];            // by strip, to the neighbours that read it
+    char* send[2][AXES][2];            // requests by buffer and strip
     int32_t receiving[2][DIRECTIONS], sending[2][AXES][2], lock;  // what has been started and has not completed
 
     bool acquire() { return !__atomic_exchange_n(&lock, 1, __ATOMIC_ACQUIRE); }

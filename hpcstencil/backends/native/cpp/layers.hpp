@@ -6,8 +6,7 @@
 // Whether an array is 0 in cells that lie in the layers of the axes ``mask`` (a set of bits) and of no other.
 static inline bool vanishes(int array, int mask) { return layers_of[array] && !(layers_of[array] & mask); }
 
-// Computes planes i .. i + at_once - 1 of a pass by one of its variants. ``in`` are the planes that the variant reads,
-// for each of its calls, and ``out`` those of all outputs of the pass. ``upward`` is the order of the calls.
+// `compute_variant` for a variant that stores fewer outputs, or computes fewer planes at once, than its pass.
 static void compute_in_calls(const Pass& pass, const Variant& variant, const real* scalars, const real* const* tables,
                              long i, const Rows* in, const Rows* out, long j0, long j1, long x0, long x1, bool upward) {
     Rows to[PLANES];
@@ -21,6 +20,8 @@ static void compute_in_calls(const Pass& pass, const Variant& variant, const rea
     }
 }
 
+// Computes planes i .. i + at_once - 1 of a pass by one of its variants. ``in`` are the planes that the variant reads,
+// for each of its calls, and ``out`` those of all outputs of the pass. ``upward`` is the order of the calls.
 static inline void compute_variant(const Pass& pass, const Variant& variant, const real* scalars,
                                    const real* const* tables, long i, const Rows* in, const Rows* out, long j0, long j1,
                                    long x0, long x1, bool upward) {

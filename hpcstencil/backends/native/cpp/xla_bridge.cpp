@@ -166,7 +166,8 @@ extern "C" XLA_FFI_Error* run_program(XLA_FFI_CallFrame* frame) {
         const int64_t* cells = field.dims + field.rank - ndim;  // behind the device axis, if any
         for (size_t a = 0; a < ndim; a++) call.capacity[axes[a]] = cells[a];
     }
-    for (int64_t f = 0; f < stored; f++) results.push_back(static_cast<XLA_FFI_Buffer*>(frame->rets.rets[f])->data);
+    for (int64_t f = 0; f < stored; f++)
+        results.push_back(static_cast<XLA_FFI_Buffer*>(frame->rets.rets[f])->data);
     const int64_t members = *integers(given, "members"), itemsize = *integers(given, "itemsize");
     Members ensemble = {members, 0, {}, 0, 0, advance, call, fields, results};
     auto bytes_each = [&](const XLA_FFI_Buffer& all) { return elements(all) * itemsize / (members ? members : 1); };
@@ -217,7 +218,7 @@ extern "C" XLA_FFI_Error* run_program(XLA_FFI_CallFrame* frame) {
     call.every = *integers(given, "every");
     int64_t failed = members ? ensemble.step_all() : advance(&call);
     if (!failed) return nullptr;
-    std::string sentence = "the MPI library failed with error code " + std::to_string(failed)
-                           + " while edges were exchanged with other processes";
+    std::string sentence = "the MPI library failed with error code " + std::to_string(failed) +
+                           " while edges were exchanged with other processes";
     return failure(frame, sentence.c_str());
 }
