@@ -124,7 +124,7 @@ struct Sweep {
     List<Drift> start_drift{FIELDS};
     Matrix<real> scalars{MAX_STEPS + 1, SCALARS + 1};
     // Row 0 of what a level reads, by its variants, and writes if it computes plane 0.
-    Matrix<real*> in{LEVELS * VARIANTS, PLANES}, out{LEVELS, PLANES};
+    Matrix<real*> in{LEVELS, VARIANTS * PLANES}, out{LEVELS, PLANES};
     Matrix<real*> drifted{LEVELS, FIELDS};  // row 0 of plane 0 of a field after a level
     List<char> fills{RINGS};                // whether a ring has ghost cells
     long width;                             // cells of a row, in whole vectors
@@ -161,7 +161,7 @@ struct Sweep {
                     const Plane& plane = pass.variant[mask]->plane[n];
                     if (plane.input < 0) continue;
                     int f = field_of[pass.input[plane.input].array];
-                    in[q * VARIANTS + mask][n] = part.row(f, drift(q - 1, f), plane.offset, 0);
+                    in[q][mask * PLANES + n] = part.row(f, drift(q - 1, f), plane.offset, 0);
                 }
             for (int k = 0, n = 0; k < pass.at_once; k++)
                 for (int o = 0; o < pass.outputs; o++, n++) {
@@ -295,15 +295,17 @@ struct Sweep {
         const Level& mine = pipe.level[q];
         const Pass& pass = passes[mine.pass];
         Rows* to = written.data();
+        // loaded once, not for each row
+        real *const *sources = in[q], *const *targets = out[q];
+        const real *const *tables = wavefront.tables.data(), *numbers = scalars[mine.step];
         const Chunks& cut = chunk[q];
         const long first[AXES] = {max(i0, part.from[0]), max(j0, part.from[1]), 0},
                    end[AXES] = {min(i1, part.to[0]), min(j1, part.to[1]), call.count[2]};
-        unstored[q].record(call, scalars[mine.step], wavefront.tables.data(), wavefront.layers, i, first, end,
-                           [&](const Plane& plane, long n) {
-                               if (plane.input < 0) return wavefront.fixed_arrays.at(plane, n);
-                               int f = field_of[Unstored::array(plane)];
-                               return Rows{part.row(f, drift(q - 1, f), n + plane.offset, 0), part.pitch};
-                           });
+        unstored[q].record(call, numbers, tables, wavefront.layers, i, first, end, [&](const Plane& plane, long n) {
+            if (plane.input < 0) return wavefront.fixed_arrays.at(plane, n);
+            int f = field_of[Unstored::array(plane)];
+            return Rows{part.row(f, drift(q - 1, f), n + plane.offset, 0), part.pitch};
+        });
         for (long m = 0; m < AT_ONCE; m += pass.at_once) {
             long n = upward ? m : AT_ONCE - pass.at_once - m;  // in the order of the sweep: planes overwrite others
             if (i + n + pass.at_once <= i0 || i + n >= i1) continue;
@@ -312,11 +314,11 @@ struct Sweep {
                 return read.of(pass, mask, [&](int p, int more) {
                     const Plane& plane = pass.variant[mask]->plane[p];
                     return plane.input < 0 ? wavefront.fixed_arrays.at(plane, i + n + more)
-                                           : Rows{in[q * VARIANTS + mask][p] + (i + n + more) * part.plane, part.pitch};
+                                           : Rows{sources[mask * PLANES + p] + (i + n + more) * part.plane, part.pitch};
                 });
             };
             for (int p = 0; p < pass.outputs * pass.at_once; p++)
-                to[p] = {out[q][p] + (i + n) * part.plane, part.pitch};
+                to[p] = {targets[p] + (i + n) * part.plane, part.pitch};
             for (long c = 0; c < cut.end; c += cut.length)
                 for (long m = 0; m < j1 - j0; m++) {
                     long j = upward ? j0 + m : j1 - 1 - m, x0 = max(0, c - cut.lower * m),
@@ -324,8 +326,8 @@ struct Sweep {
                     if (x0 >= x1) continue;
                     wavefront.layers.each_region(
                         i + n, pass.at_once, j, j + 1, x0, x1, [&](int mask, long, long, long v0, long v1) INLINED {
-                            compute_variant(pass, *pass.variant[mask], scalars[mine.step], wavefront.tables.data(),
-                                            i + n, planes_of(mask), to, j, j + 1, v0, v1, upward);
+                            compute_variant(pass, *pass.variant[mask], numbers, tables, i + n, planes_of(mask), to, j,
+                                            j + 1, v0, v1, upward);
                             wavefront.layers.clear_margins(pass, to, false, mask, i + n, j, j + 1, v0, v1);
                         });
                     upcoming.next_portion(), tile_edge.next_portion();
