@@ -76,7 +76,7 @@ def work_cost(
     has no cost model.
     """
     devices = topology.device_count
-    what = f"work:{threads_for(devices)}:{devices * communicator.size}:{'x'.join(map(str, topology.capacity()))}"
+    what = f"seconds per work:{threads_for(devices)}:{devices * communicator.size}:{'x'.join(map(str, topology.capacity()))}"
     name = key(problem, what if by_stepping is None else f"{what}:{by_stepping.what}")
     known = from_rank_0(communicator, lambda: recall(name))
     if isinstance(known, float) and known > 0.0:

@@ -15,8 +15,8 @@ from hpcstencil.problem.problem import Problem
 
 PROBE_CELLS = 2**22
 FIXED_COST = 64  # cost of filling one cell of a fixed array (coordinate_tables.hpp), in steps of one cell
-PROBE_STEPS = 16  # largest number of steps in a call
-PROBE_SECONDS = 0.05  # after this time no call with more steps is tried
+PROBE_STEPS = 64  # largest number of steps in a call
+PROBE_SECONDS = 0.3  # after this time, counted from the end of the first call, no call is begun
 MARGIN = 64  # coordinates beyond the block
 Three = ctypes.c_int64 * 3
 Pointers = ctypes.POINTER(ctypes.c_void_p)
@@ -68,9 +68,9 @@ def seconds_per_step(
 ) -> float:
     """Measure the seconds that the program takes per step on a block of `probe_shape`.
 
-    The block has the boundaries of the whole grid. The result is the minimum over calls with a growing number of steps.
-    Each number of steps is timed twice, because the first call also allocates the memory that the second one reuses. The
-    time step is 0, so the values do not change.
+    The block has the boundaries of the whole grid. The result is the minimum over calls with a growing number of steps: a call
+    loads and stores the fields once, which takes as long as several steps. The first call also allocates memory, so its time
+    does not count. The time step is 0, so the values do not change.
     """
     config = problem.config
     dtype, shape = np.dtype(config.numerics.precision), probe_shape(topology, program.fixed)
@@ -95,14 +95,17 @@ def seconds_per_step(
     samples = [np.asarray(problem.parameters[name]) for name in program.sampled]
     parameters, constants = np.concatenate([[*given, 0.0], *samples]), np.array([*program.constants, 0.0])
     call.parameters, call.constants = parameters.ctypes.data, constants.ctypes.data
+
+    def seconds(steps: int) -> float:
+        clock, start = np.array([0.0, 0.0, 0.0, float(steps)]), time.perf_counter()
+        call.clock = clock.ctypes.data
+        library.advance(ctypes.byref(call))
+        return time.perf_counter() - start
+
+    seconds(1)
     best, steps, begun = float("inf"), 1, time.perf_counter()
     while steps <= PROBE_STEPS and time.perf_counter() - begun < PROBE_SECONDS:
-        clock = np.array([0.0, 0.0, 0.0, float(steps)])
-        call.clock = clock.ctypes.data
-        for _ in range(2):
-            start = time.perf_counter()
-            library.advance(ctypes.byref(call))
-            best = min(best, (time.perf_counter() - start) / steps)
+        best = min(best, *(seconds(steps) / steps for _ in range(2)))
         steps *= 2
     library.stored_not_finite()  # the run asks about its own values, not those of this block
     return best
