@@ -11,6 +11,7 @@ import numpy as np
 from support import problem_of, simulation_of
 
 from hpcstencil.adjoint.members import differing, single_runs
+from hpcstencil.adjoint.plan import injects
 from hpcstencil.adjoint.problem import adjoint_of
 from hpcstencil.adjoint.run_steps import steps_of
 from hpcstencil.gradient import resumable
@@ -33,8 +34,8 @@ def sweep_of(
     adjoint = adjoint_of(problem, problem.initial)
     forward = simulation_of(problem, communicator, devices, kernel)
     backward = simulation_of(adjoint.reversing(forward.plan.topology), communicator, devices, kernel)
-    samples = samples_of(forward, backward, adjoint, {})
-    return Sweep(forward, adjoint, backward, steps_of(problem), {}, samples=samples)
+    samples, injected = samples_of(forward, backward, adjoint, {}), injects(adjoint, forward.plan.topology, kernel)
+    return Sweep(forward, adjoint, backward, steps_of(problem), {}, samples=samples, injected=injected)
 
 
 def members_from(

@@ -11,16 +11,17 @@ import numpy as np
 
 from hpcstencil.adjoint.checkpointing import Advance, actions, steps_taken
 from hpcstencil.adjoint.problem import Adjoint
-from hpcstencil.adjoint.run_steps import RunSteps
+from hpcstencil.adjoint.run_steps import RunSteps, steps_of
 from hpcstencil.adjoint.stages import separate
 from hpcstencil.numerics.schedule import StepRange
 from hpcstencil.numerics.topology import Topology
 from hpcstencil.problem.decomposition import most_steps
+from hpcstencil.symbolic.differentiate import ZERO
 from hpcstencil.validation.errors import InputError
 from hpcstencil.validation.messages import shown
 
 MOVING = 4  # states in memory if they are stored on disk: one that steps begin with, and three while one is read
-MOST = 8  # most stages of steps that native code reverses together; more need more memory than its caches have
+MOST = {1: 16, 2: 16, 3: 4}  # most stages of steps to reverse together, by axes: more need more memory than caches have
 
 
 @dataclass(frozen=True)
@@ -66,26 +67,50 @@ class SweepPlan:
         return sum(starts[each.last] - starts[each.first] for each in plan if isinstance(each, Advance))
 
 
-def steps_at_once(adjoint: Adjoint, topology: Topology, kernel: str) -> int:
-    """The number of steps that the ``kernel`` reverses together.
+def injects(adjoint: Adjoint, topology: Topology, kernel: str) -> bool:
+    """Whether the ``kernel`` adds the derivatives with respect to samples while it reverses steps."""
+    moved = adjoint.rates.get(adjoint.injected, ZERO) != ZERO
+    return (
+        kernel == "native"
+        and moved
+        and topology.device_count == 1
+        and most_steps(adjoint.reversing(topology), topology) > 0
+    )
 
-    Native code computes the states between them from the first one, in its caches. Their times are rounded in another way than
-    in the run, so it is 1 if anything depends on the time, to keep the bits for every number of stored states.
+
+def steps_at_once(adjoint: Adjoint, topology: Topology, kernel: str, injected: bool) -> int:
+    """The number of steps that the ``kernel`` reverses together. ``injected`` is `injects`.
+
+    Native code computes the states between them from the first one, in its caches. It is 1 if time series are among the
+    unknowns, because they need the derivatives after every step.
     """
     method = adjoint.forward.method
-    if kernel != "native" or not adjoint.needs_states or adjoint.follows_time or method.multistep:
+    if kernel != "native" or not adjoint.needs_states or method.multistep or adjoint.hats:
         return 1
-    most = MOST // (1 if separate(method) else len(method.stages)) // (2 if topology.ndim == 3 else 1)
-    return max((n for n in range(1, most + 1) if most_steps(adjoint.reversing(topology, n), topology)), default=1)
+    if adjoint.conditions_follow_time:  # native code computes the ghost cells of an array at one time
+        return 1
+    most = MOST[topology.ndim] // (1 if separate(method) else len(method.stages))
+    counts = [n for n in range(1, most + 1) if most_steps(adjoint.reversing(topology, n), topology)]
+    steps = _added_every(adjoint, injected) or steps_of(adjoint.forward).total
+    # the fewest groups, as `groups_of` makes them; of these counts, that which leaves the fewest steps alone
+    return min(counts or [1], key=lambda n: (steps // n + steps % n, steps % n, -n))
 
 
-def groups_of(steps: RunSteps, adjoint: Adjoint, at_once: int, begin: Collection[int] = ()) -> Iterator[StepRange]:
+def _added_every(adjoint: Adjoint, injected: bool) -> int | None:
+    """The number of steps after which something is added between calls; None if that is at the end of the run only."""
+    return None if injected else adjoint.forward.adds_every
+
+
+def groups_of(
+    steps: RunSteps, adjoint: Adjoint, at_once: int, injected: bool, begin: Collection[int] = ()
+) -> Iterator[StepRange]:
     """Yield the steps of a run in groups: ``at_once`` steps, or one where fewer are left of equal size.
 
     If neither states nor times are needed, all steps of equal size are a group. If the objective is a sum over steps, a group
-    begins at each state that adds to it. Groups also begin at the numbers of steps in ``begin``, where a sweep continues.
+    begins at each state that adds to it, unless what it adds is ``injected`` (`injects`). Groups also begin at the numbers of
+    steps in ``begin``, where a sweep continues.
     """
-    every = adjoint.forward.adds_every or steps.total
+    every = _added_every(adjoint, injected) or steps.total
     firsts = sorted({*range(0, steps.total, every), *begin, steps.total})
     parts = (steps.between(first, last) for first, last in itertools.pairwise(firsts))
     for equal in itertools.chain.from_iterable(parts):
@@ -98,15 +123,15 @@ def groups_of(steps: RunSteps, adjoint: Adjoint, at_once: int, begin: Collection
             done += count
 
 
-def plan_of(adjoint: Adjoint, topology: Topology, at_once: int, run: RunSteps) -> SweepPlan:
+def plan_of(adjoint: Adjoint, topology: Topology, at_once: int, injected: bool, run: RunSteps) -> SweepPlan:
     """The plan for the steps of a ``run`` on the blocks of ``topology``, from [gradient].
 
-    Without a limit there, every state that is needed is stored.
+    ``at_once`` and ``injected`` are `steps_at_once` and `injects`. Without a limit there, every state that is needed is stored.
 
     Raises InputError if the memory that is given has no room for a state.
     """
     problem, gradient = adjoint.forward, adjoint.forward.config.gradient
-    groups = tuple(group.count for group in groups_of(run, adjoint, at_once))
+    groups = tuple(group.count for group in groups_of(run, adjoint, at_once, injected))
     itemsize = np.dtype(problem.config.numerics.precision).itemsize
     size = len(problem.changing) * math.prod(topology.capacity()) * topology.device_count * itemsize
     one = size // len(problem.changing)
@@ -116,6 +141,9 @@ def plan_of(adjoint: Adjoint, topology: Topology, at_once: int, run: RunSteps) -
     # much again for the ghost cells of the steps of a sweep.
     reverse, reductions = len(adjoint.rates), len(adjoint.reductions)
     beside = 2 * size + (reductions + 2 * reverse + 4 * constant) * one + size + (size + reverse * one) // 2
+    if problem.misfit is not None:  # the samples of all receivers, their data, and the derivatives with respect to them
+        receivers = problem.receivers[problem.misfit.table]
+        beside += (2 + len(problem.misfit.data)) * (run.total // receivers.every + 1) * len(receivers.places) * 8
     if not adjoint.needs_states:
         return SweepPlan(groups, 0, size, beside)
     states = gradient.checkpoints or len(groups)

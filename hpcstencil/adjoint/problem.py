@@ -142,18 +142,31 @@ class Adjoint:
         return parts | {part for value in values for part in walk(value)}
 
     @property
+    def injected(self) -> str:
+        """The field adjoint.u to which the derivatives with respect to samples are added as they are; "" if there is none,
+        because the objective has no receivers, or because these do not record a field that has a time derivative."""
+        sampled = self.problem.derived.get(SAMPLED, {})
+        (name, tree), *others = [*sampled.items()] or [("", ZERO)]
+        return name if tree == Field(SAMPLES_SEED) and not others else ""
+
+    @property
     def needs_states(self) -> bool:
-        """Whether reverse steps need the fields before the steps: not if the equation is linear, only initial values are
-        asked for, and the objective is taken at the end."""
-        return self.forward.adds_every is not None or any(Field(name) in self.read for name in self.forward.trees)
+        """Whether reverse steps, or what is added between them, need the fields before the steps: not if the equation is
+        linear, only initial values are asked for, and the objective is taken at the end or at receivers that record a field.
+        """
+        added = self.forward.adds_every is not None and not self.injected
+        return added or any(Field(name) in self.read for name in self.forward.trees)
 
     @property
     def follows_time(self) -> bool:
         """Whether reverse steps depend on the time."""
-        forward = self.forward
-        values = [value for face in forward.faces.values() for value in face.values]
-        of_states = (part for tree in (*forward.rates(), *values) for part in walk(tree))
-        parts = (*self.read, *of_states) if self.needs_states else self.read
+        return any(isinstance(part, Time | Series) for part in self.read)
+
+    @property
+    def conditions_follow_time(self) -> bool:
+        """Whether boundary conditions of the equation, or of reverse steps, depend on the time."""
+        faces = (*self.forward.faces.values(), *self.problem.faces.values())
+        parts = (part for face in faces for value in face.values for part in walk(value))
         return any(isinstance(part, Time | Series) for part in parts)
 
     @property
@@ -204,6 +217,7 @@ class Adjoint:
             method=reverse,
             groups=groups,
             parts={number: parts[group] for number, group in part_of.items()},
+            injected=self.injected,
         )
         if steps > 1:
             made = replace(made, diagnostics={}, derived={})
@@ -230,6 +244,7 @@ class Adjoint:
             method=method,
             groups=groups,
             parts={number: {**parts, STEP: self.parts[STEP]}[key] for number, key in part_of.items()},
+            injected=self.injected,
         )
 
     def on(self, topology: Topology, made: Problem, with_states: bool) -> Problem:

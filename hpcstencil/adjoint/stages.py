@@ -23,7 +23,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from hpcstencil.numerics.integrators import Method, Stage, Terms
+from hpcstencil.numerics.integrators import LaterNode, Method, Stage, Terms
 
 NOTHING = -1  # instead of the number of a result: a ȳ that is 0
 
@@ -91,7 +91,7 @@ def reversed_two_step(method: Method, with_states: bool) -> tuple[Method, dict[i
     parts[here] = WHOLE
     for group, weight in ((of_u, 1.0), (of_memory, 0.0), (sums, 1.0)):
         add(0.0, here, weight, ((here, 1.0),), group)
-    return Method(tuple(stages), order=1, times=tuple(nodes)), parts
+    return Method(tuple(stages), order=1, times=tuple(nodes), injected=(len(stages),)), parts
 
 
 def reversed_steps(
@@ -117,12 +117,16 @@ def reversed_steps(
     making = _Making(method, groups, with_states, apart, moved_by)
     starts = [making.forwards(k, whole=k < steps - 1) for k in range(steps)] if with_states else [[0]] * steps
     making.cotangents = dict.fromkeys(groups, len(making.stages))
+    ends = []
     for k in reversed(range(steps)):
         making.backwards(k, starts[k])
+        ends.append(making.now)
     # Slopes that several stages of a step use are rounded before they are added; so they are here, for the same bits.
     uses = Counter(j for stage in method.stages for j, _ in stage.slopes)
     shared = {start[j] for start in starts for j in uses if uses[j] > 1} if with_states else set()
-    made = Method(tuple(making.stages), order=1, times=tuple(making.nodes), rounded=frozenset(shared))
+    made = Method(
+        tuple(making.stages), order=1, times=tuple(making.nodes), rounded=frozenset(shared), injected=tuple(ends)
+    )
     return made, making.part_of
 
 
@@ -160,7 +164,8 @@ class _Making:
         for i, stage in enumerate(method.stages if whole else method.stages[:-1], start=1):
             values, slopes = ([(y[j], weight) for j, weight in terms] for terms in (stage.values, stage.slopes))
             group = 0 if stage.group is None else stage.group
-            y.append(self.add(k + method.nodes[i], tuple(values), tuple(slopes), group))
+            node = LaterNode.of(k + 1, 0.0) if i == len(method.stages) else LaterNode.of(k, method.nodes[i])
+            y.append(self.add(node, tuple(values), tuple(slopes), group))
         self.state = y[-1]
         return y[: len(method.stages)]
 
@@ -178,7 +183,7 @@ class _Making:
         method = self.method
         bars = {len(method.stages): dict(self.cotangents)}
         for j in reversed(range(len(method.stages))):
-            node = k + method.nodes[j]
+            node = LaterNode.of(k, method.nodes[j])
             values = {group: self.terms(group, j, bars, "values") for group in self.groups}
             if self.moved_by is not None:
                 self.moved(node, method.stages[j], y[j] if self.with_states else 0, values)

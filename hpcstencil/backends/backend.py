@@ -14,6 +14,7 @@ trailing member axis. Parameters, times and step sizes are float64.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -108,6 +109,28 @@ class Reductions(Protocol):
         """
 
 
+class Injection(Protocol):
+    """Values that are added to single cells of `Problem.injected` while compiled code takes steps, on this process's device."""
+
+    @property
+    def beyond(self) -> tuple[int, ...]:
+        """How many cells outside the block a call may compute, and so adds to, per axis."""
+
+    def at(self, index: np.ndarray) -> None:
+        """Choose the cells: different ones, int64 of shape (cells, axes), relative to the first cell of the block.
+
+        Cells of neighbouring blocks, and images of cells of periodic axes, are included if they lie up to ``beyond`` cells
+        outside.
+        """
+
+    def adding(self, first: int, rows: Sequence[int], values: np.ndarray) -> AbstractContextManager[None]:
+        """A context in which calls add ``values``, of shape (rows, cells) in the run's dtype.
+
+        Addition r, counted from the beginning of the step with the number ``first`` of the call's `StepRange`, adds the row
+        rows[r], or nothing if that is -1. There is one at the end of each step of the run that is reversed.
+        """
+
+
 def never_known() -> bool:
     """Return False: the `Steps.stayed_finite` of backends that do not check the values they store."""
     return False
@@ -147,6 +170,9 @@ class Steps:
         None, ``advance`` itself serves. Neither works there unless the exchange is `Exchange.fused`.
     into
         The form of ``advance`` that stores results in other memory. None if the backend has no use for it.
+    injection
+        Makes the object that adds values to single cells of `Problem.injected` while steps are taken, from the largest number
+        of steps in a call. None if the backend cannot.
     """
 
     advance: Advance
@@ -160,6 +186,7 @@ class Steps:
     first_cells: int = 1
     inside: Callable[[], Advance] | None = None
     into: Into | None = None
+    injection: Callable[[int], Injection] | None = None
     attempt_of_member: Callable[[], Attempt] | None = None
 
 

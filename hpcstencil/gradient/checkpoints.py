@@ -55,6 +55,7 @@ def write(output: Path, members: Members, place: Place, digests: Mapping[str, st
         "values": results.values,
         "numbers": [results.numbers[key] for key in _numbers(members)] if results.values else [],
         **{f"series of {key}": [values] for key, values in reached.series.items()},
+        **({} if reached.slopes is None else {"samples": reached.slopes}),
         **{f"series before of {key}": each for key, each in results.series.items()},
     }
     if simulation.problem.step_follows_solution:
@@ -123,6 +124,7 @@ def read(path: Path, members: Members, digests: Mapping[str, str]) -> tuple[Plac
     direct, values = list(sweeps[number].adjoint.direct), rows("values")
     parts = [(row[0], dict(zip(direct, row[1:], strict=True))) for row in rows("terms")]
     fields = list(sweeps[number].adjoint.rates) if step < sweeps[number].steps else []
+    slopes = np.array(rows("samples")) if shape_of("samples", scalars) else None
     arrays = [one.key for one in members.unknowns if one.kind in ("initial", "array")]
     series = [one.key for one in members.unknowns if one.kind == "series"]
     so_far = {key: np.array(row) for key in series for row in rows(f"series of {key}")}
@@ -138,4 +140,4 @@ def read(path: Path, members: Members, digests: Mapping[str, str]) -> tuple[Plac
         {name.removeprefix("sums/"): found[name] for name in sums},
         {key: [np.array(row) for row in rows(f"series before of {key}")] for key in series if values},
     )
-    return Place(number, Reached(step, {name: found[name] for name in fields}, parts, so_far), results), members
+    return Place(number, Reached(step, {name: found[name] for name in fields}, parts, so_far, slopes), results), members

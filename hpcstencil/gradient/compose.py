@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from hpcstencil.adjoint.members import Held
-from hpcstencil.adjoint.plan import SweepPlan, plan_of, steps_at_once
+from hpcstencil.adjoint.plan import SweepPlan, injects, plan_of, steps_at_once
 from hpcstencil.adjoint.problem import Adjoint
 from hpcstencil.adjoint.run_steps import steps_of
 from hpcstencil.config.settings import Config
@@ -38,7 +38,8 @@ def sweep_of(
     If the steps follow the solution, the sweep has none before `planned`.
     """
     communicator, topology = forward.communicator, forward.plan.topology
-    at_once = steps_at_once(adjoint, topology, forward.kernel)
+    injected = injects(adjoint, topology, forward.kernel)
+    at_once = steps_at_once(adjoint, topology, forward.kernel, injected)
     devices = len(forward.device_grid.devices.devices)
 
     def reversing(steps: int) -> Simulation:
@@ -50,7 +51,7 @@ def sweep_of(
     backward = reversing(1)
     samples = samples_of(forward, backward, adjoint, held)
     return stored_by(
-        Sweep(forward, adjoint, backward, steps_of(forward.problem), data, several, at_once, samples),
+        Sweep(forward, adjoint, backward, steps_of(forward.problem), data, several, at_once, samples, injected),
         forward.problem.config,
     )
 
@@ -76,7 +77,10 @@ def planned(sweep: Sweep, fields: Fields, check: Callable[[], None] = lambda: No
     forward, adjoint = sweep.forward, sweep.adjoint
     if forward.problem.step_follows_solution and not sweep.run.ranges:
         sweep = replace(sweep, run=recorded(forward, sweep.copied(fields), check))
-    plan = agree(forward.communicator, lambda: plan_of(adjoint, forward.plan.topology, sweep.at_once, sweep.run))
+    plan = agree(
+        forward.communicator,
+        lambda: plan_of(adjoint, forward.plan.topology, sweep.at_once, sweep.injected, sweep.run),
+    )
     return sweep, plan
 
 

@@ -1,38 +1,46 @@
 """What the samples of receivers add to the objective, and to its derivative with respect to the recorded field.
 
-Rank 0 adds up the terms of all receivers in the order of their numbers, and every process spreads the derivatives over its own
-cells, again in that order. So neither depends on the decomposition.
+The receivers record while the run is taken forwards, native code within its calls. At its end rank 0 computes the terms of all
+samples, and their derivatives. In the reverse sweep every process spreads these over its own cells, in the order of the
+receivers' numbers, after each step: native code within its calls, other kernels between them. So nothing depends on the
+decomposition.
 """
 
 from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from hpcstencil.adjoint.problem import RECORDED, Adjoint
+from hpcstencil.backends.backend import Injection
 from hpcstencil.distributed.cell_samples import CellSamples
 from hpcstencil.distributed.device_grid import Body
 from hpcstencil.distributed.halo import Fields
-from hpcstencil.distributed.receiver_cells import ranks_of
+from hpcstencil.numerics.schedule import StepRange
+from hpcstencil.numerics.topology import Topology
 from hpcstencil.problem.receivers import Receivers
 from hpcstencil.simulation.simulation import Simulation
-from hpcstencil.simulation.streams.probes import gathered, interpolated, parts_of, weights_of
+from hpcstencil.simulation.streams.probes import BUFFER, MOST_RECORDS, gathered, interpolated, parts_of, weights_of
 from hpcstencil.symbolic import numpy_evaluate
 from hpcstencil.symbolic.expressions import Node, Time, data_field
+
+MOST_BYTES = 2**26  # of the values that one call adds
 
 
 class Samples:
     """The receivers of an objective on this process.
 
     ``forward`` and ``backward`` are those of a `Sweep`, with the same blocks. ``observed`` are the data on rank 0, float64 of
-    shape (samples, receivers) by name.
+    shape (samples, receivers) by name. ``slopes`` are the derivatives of the objective with respect to the samples of a run,
+    float64 of the same shape, equal on all processes; None before `terms` has been called.
     """
 
     def __init__(
@@ -43,57 +51,144 @@ class Samples:
         self.forward, self.backward, self.observed = forward, backward, observed
         self.misfit, self.slope = misfit, adjoint.sample_slope
         self.receivers: Receivers = forward.problem.receivers[misfit.table]
+        self.every = self.receivers.every
         self.part = parts_of(forward, {misfit.table: self.receivers})
-        record = np.zeros((1, self.part.size), forward.dtype)
-        self.cells = CellSamples(self.part.cells, record, self.part.width, forward.device_grid.devices)
+        size = -(BUFFER // (max(1, self.part.size) * forward.dtype.itemsize))
+        self.records = max(1, min(MOST_RECORDS, -int(forward.communicator.maximum(np.array([size]))[0])))
+        values = np.zeros((self.records, self.part.size), forward.dtype)
+        made = CellSamples if RECORDED in backward.derived else forward.steps.cell_samples
+        self.cells = made(self.part.cells, values, self.part.width, forward.device_grid.devices)
+        self.taken, self.rows, self.drained = (
+            0,
+            list[np.ndarray](),
+            0,
+        )  # in the buffer, values of those before, and drained
+        self.slopes: np.ndarray | None = None
         self.weights: list[np.ndarray] = []
         self.spread: Spread | None = None
+        self.injected: dict[Injection, CellsOfReceivers] = {}
 
     def of_member(self, forward: Simulation, observed: Mapping[str, np.ndarray]) -> Samples:
         """The same receivers for another member of an ensemble, with its data. No values may have been taken yet."""
         other = copy.copy(self)
-        other.forward, other.observed = forward, observed
+        other.forward, other.observed, other.injected = forward, observed, {}
         return other
 
-    def values(self, fields: Fields, parameters: Mapping[str, Any], time: float) -> np.ndarray:
-        """The values at all receivers, float64 by number, on rank 0; zeros on the others. Collective."""
+    # ---- forwards ----
+
+    def begin(self, fields: Fields, recorded: Sequence[np.ndarray] = ()) -> None:
+        """Begin to record a run, with the fields at t = 0, or after the results of earlier calls of `drain`. Collective."""
         if self.spread is None:
             self.weights = weights_of(self.forward, {self.misfit.table: self.receivers}, self.part, fields)
             self.spread = Spread(self.forward, self.receivers, self._all_weights())
-        if RECORDED in self.backward.derived:
-            (array,) = self.backward.derived[RECORDED](fields, parameters, time)
-            fields = {self.receivers.field: array}
-        self.cells.record(0, fields)
-        (own,) = interpolated(self.forward, self.part, self.cells, 1, self.weights)
-        return gathered(self.forward, self.receivers, own)[0].astype(np.float64)
+        self.taken, self.rows, self.drained = 0, [*recorded], len(recorded)
+        if not recorded:
+            self._record(fields, 0.0)
 
-    def term(self, fields: Fields, parameters: Mapping[str, Any], step: int, time: float) -> tuple[float, np.ndarray]:
-        """Return what the samples of one step add to the objective, and its derivative with respect to each. Collective.
+    def drain(self) -> np.ndarray:
+        """Return what has been recorded since the last call: float64 of shape (samples, receivers) on rank 0, zeros on the
+        others. Collective."""
+        self._interpolate_if(self.taken > 0)
+        new, self.drained = self.rows[self.drained :], len(self.rows)
+        return np.concatenate(new) if new else np.zeros((0, len(self.receivers.places)))
 
-        The derivatives are float64 of shape (receivers,). Both are equal on all processes. A value that is not finite
-        is NaN.
+    def most(self, step: int) -> int:
+        """The largest number of steps of the next call, which begins with the step of this number."""
+        room = self.records - self.taken if self.cells.while_stepping else 1
+        return (step // self.every + room) * self.every - step
+
+    @contextmanager
+    def recording(self, step: int, steps: StepRange) -> Iterator[None]:
+        """A context in which a call takes ``steps``, the first of which has the number ``step``."""
+        self.cells.expect(self.every, step // self.every + 1 - self.taken, step - steps.first)
+        try:
+            yield
+        finally:
+            self.cells.expect_nothing()
+
+    def after(self, fields: Fields, first: int, last: int, time: float) -> None:
+        """Note that a call has taken the steps from ``first`` to ``last``, to ``fields`` at a ``time``. Collective."""
+        due = last // self.every - first // self.every
+        if due and not self.cells.while_stepping:
+            return self._record(fields, time)
+        self.taken += due
+        self._interpolate_if(self.taken == self.records)
+
+    def terms(self, times: Sequence[float]) -> list[float]:
+        """Return what each sample adds to the objective, NaN where that is not finite, and compute the `slopes`. Collective.
+
+        A run has been recorded, with samples at these ``times``. The results are equal on all processes.
         """
-        values, communicator = self.values(fields, parameters, time), self.forward.communicator
-        found = (math.nan, values)
+        self._interpolate_if(self.taken > 0)
+        communicator, found = self.forward.communicator, (list[float](), np.zeros(0))
         if communicator.rank == 0:
-            known: dict[Node, object] = {Time(): np.float64(time), self.misfit.sample: values}
-            known |= {data_field(name): array[step // self.receivers.every] for name, array in self.observed.items()}
+            values = np.concatenate(self.rows)
+            known: dict[Node, object] = {Time(): np.array(times)[:, None], self.misfit.sample: values}
+            known |= {data_field(name): array for name, array in self.observed.items()}
             terms, slopes = (
                 np.broadcast_to(numpy_evaluate.evaluate(tree, values=known), values.shape)
                 for tree in (self.misfit.term, self.slope)
             )
-            found = math.fsum(terms) if np.isfinite(terms).all() else math.nan, np.array(slopes)
-        return communicator.broadcast(found)
+            found = [math.fsum(row) if np.isfinite(row).all() else math.nan for row in terms], np.array(slopes)
+        of_samples, self.slopes = communicator.broadcast(found)
+        self.rows = []
+        return of_samples
 
-    def seed(self, slopes: np.ndarray) -> jax.Array:
-        """The derivative with respect to the recorded field in each cell, from those with respect to all samples."""
-        assert self.spread is not None  # `term` has been called
-        return self.spread(slopes)
+    def _record(self, fields: Fields, time: float) -> None:
+        if RECORDED in self.backward.derived:
+            (array,) = self.backward.derived[RECORDED](fields, self.forward.problem.parameters, time)
+            fields = {self.receivers.field: array}
+        self.cells.record(self.taken, fields)
+        self.taken += 1
+        self._interpolate_if(self.taken == self.records)
 
-    def added(self, array: jax.Array, slopes: np.ndarray) -> jax.Array:
+    def _interpolate_if(self, wanted: bool) -> None:
+        if wanted:
+            (own,) = interpolated(self.forward, self.part, self.cells, self.taken, self.weights)
+            self.rows.append(gathered(self.forward, self.receivers, own).astype(np.float64))
+            self.taken = 0
+
+    # ---- in reverse ----
+
+    def at(self, step: int) -> np.ndarray:
+        """The derivatives with respect to the samples after a number of steps, at which receivers record."""
+        assert self.slopes is not None
+        found: np.ndarray = self.slopes[step // self.every]
+        return found
+
+    def seed(self, step: int) -> jax.Array:
+        """The derivative with respect to the recorded field in each cell, from those with respect to samples `at` a step."""
+        assert self.spread is not None  # `begin` has been called
+        return self.spread(self.at(step))
+
+    def added(self, array: jax.Array, step: int) -> jax.Array:
         """The sum of `seed` and a field, which is overwritten. Only the cells around receivers are touched."""
         assert self.spread is not None
-        return self.spread.added(array, slopes)
+        return self.spread.added(array, self.at(step))
+
+    @contextmanager
+    def adding(self, injection: Injection, first: int, start: int, stop: int) -> Iterator[None]:
+        """A context in which a call reverses the steps from number ``start`` to ``stop``, the last one first, and adds the
+        derivatives with respect to the samples before each. ``first`` is the number of the first step in its `StepRange`."""
+        if injection not in self.injected:
+            assert self.spread is not None
+            topology = self.forward.device_grid.topology
+            cells = CellsOfReceivers.near(self.receivers, self.spread.all_weights, topology, injection.beyond)
+            injection.at(cells.index)
+            self.injected[injection] = cells
+        cells, due = self.injected[injection], [n for n in reversed(range(start, stop)) if n % self.every == 0]
+        rows = {n: row for row, n in enumerate(due)}
+        values = np.empty((len(due), len(cells.index)), self.forward.dtype)
+        for n, row in rows.items():
+            values[row] = cells.sums(self.at(n))
+        with injection.adding(first, [rows.get(n, -1) for n in reversed(range(start, stop))], values):
+            yield
+
+    @property
+    def most_added(self) -> int:
+        """The largest number of steps that a call may reverse, so that the values which it adds take little memory."""
+        cells = max([len(each.index) for each in self.injected.values()], default=self.receivers.weights.size)
+        return max(1, MOST_BYTES // (max(1, cells) * self.forward.dtype.itemsize)) * self.every
 
     def _all_weights(self) -> np.ndarray:
         """The weights of the cells around all receivers, as in `Receivers`. Collective."""
@@ -106,25 +201,62 @@ class Samples:
         return communicator.broadcast(weights)
 
 
+@dataclass(frozen=True)
+class CellsOfReceivers:
+    """The cells around receivers that lie in a block or near it.
+
+    ``index`` are the different ones, relative to the first cell of the block: int64 of shape (cells, axes). The others are in
+    the order in which values are added up: the ``numbers`` of the receivers, the ``weights``, and the ``slot`` of the cell
+    among the different ones.
+    """
+
+    index: np.ndarray
+    slot: np.ndarray
+    numbers: np.ndarray
+    weights: np.ndarray
+
+    @classmethod
+    def near(
+        cls, receivers: Receivers, weights: np.ndarray, topology: Topology, beyond: Sequence[int]
+    ) -> CellsOfReceivers:
+        """The cells in the block of the process, and up to ``beyond`` cells outside of it, per axis.
+
+        Periodic images of cells count as other cells. ``weights`` are those around all receivers, (points, receivers).
+        """
+        points, numbers = np.nonzero(weights)
+        cells = receivers.cells[points, numbers]
+        for axis, (start, stop) in enumerate(topology.block()):
+            n, more = topology.shape[axis], beyond[axis]
+            images = range(-((more + n - 1) // n), (more + n - 1) // n + 1) if topology.periodic[axis] else [0]
+            place = np.concatenate([cells[:, axis] + image * n for image in images])
+            many = len(place) // max(1, len(cells))
+            cells, points, numbers = np.tile(cells, (many, 1)), np.tile(points, many), np.tile(numbers, many)
+            here = (place >= start - more) & (place < stop + more)
+            cells[:, axis] = place - start
+            cells, points, numbers = cells[here], points[here], numbers[here]
+        shape = [stop - start + 2 * more for (start, stop), more in zip(topology.block(), beyond, strict=True)]
+        places = np.ravel_multi_index(tuple((cells + np.array(beyond)).T), shape)
+        order = np.lexsort((points, numbers, places))
+        different, slot = np.unique(places[order], return_inverse=True)
+        index = np.stack(np.unravel_index(different, shape), axis=-1) - np.array(beyond)
+        return cls(index, slot, numbers[order], weights[points[order], numbers[order]])
+
+    def sums(self, slopes: np.ndarray) -> np.ndarray:
+        """Σ weights·slopes in the cells of ``index``, float64; ``slopes`` are float64 of shape (receivers,)."""
+        return np.bincount(self.slot, self.weights * slopes[self.numbers], len(self.index))
+
+
 class Spread:
     """The transpose of the interpolation at receivers, on this process's cells.
 
-    ``weights`` are those of the cells around all receivers, float64 of shape (points, receivers).
+    ``all_weights`` are those of the cells around all receivers, float64 of shape (points, receivers).
     """
 
-    def __init__(self, simulation: Simulation, receivers: Receivers, weights: np.ndarray) -> None:
+    def __init__(self, simulation: Simulation, receivers: Receivers, all_weights: np.ndarray) -> None:
         topology = simulation.device_grid.topology
-        self.grid, self.dtype = simulation.device_grid, simulation.dtype
-        corner = np.array([start for start, _ in topology.block()])
-        points, numbers = np.nonzero((ranks_of(receivers.cells, topology) == topology.rank) & (weights != 0.0))
-        cells = receivers.cells[points, numbers] - corner
-        shape = [stop - start for start, stop in topology.block()]
-        places = np.ravel_multi_index(tuple(cells.T), shape)
-        order = np.lexsort((points, numbers, places))
-        self.numbers, self.weights = numbers[order], weights[points[order], numbers[order]]
-        different, self.slot = np.unique(places[order], return_inverse=True)
-        self.count, index = len(different), np.stack(np.unravel_index(different, shape), axis=-1)
-        devices, self.parts = self.grid.devices, list[np.ndarray]()
+        self.grid, self.dtype, self.all_weights = simulation.device_grid, simulation.dtype, all_weights
+        self.cells = CellsOfReceivers.near(receivers, all_weights, topology, (0,) * topology.ndim)
+        index, devices, self.parts = self.cells.index, self.grid.devices, list[np.ndarray]()
         moved = []
         for device in range(len(devices.devices)):
             here, there = devices.slices(device)
@@ -147,7 +279,7 @@ class Spread:
 
     def _sums(self, slopes: np.ndarray) -> jax.Array | np.ndarray:
         """Σ weights·slopes in the cells of ``index``; compiled code transfers it faster than `_put`, to a single device."""
-        sums = np.bincount(self.slot, self.weights * slopes[self.numbers], self.count).astype(self.dtype)
+        sums = self.cells.sums(slopes).astype(self.dtype)
         if not self.grid.devices.several:
             return sums
         filled = [np.concatenate([sums[part], np.zeros(self.most - len(part), self.dtype)]) for part in self.parts]

@@ -5,16 +5,22 @@ States are known by the number of steps before them. Each has the fields that th
 
 from __future__ import annotations
 
+import math
 import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from hpcstencil.checkpoint.checkpoint import read_checkpoint, write_checkpoint
+import numpy as np
+
+from hpcstencil.checkpoint.checkpoint import Part, read_checkpoint, write_checkpoint
 from hpcstencil.checkpoint.paths import checkpoint_path, list_checkpoints, remove_locks, remove_stale, step_of
 from hpcstencil.checkpoint.seal import Damaged
 from hpcstencil.distributed.halo import Fields
+from hpcstencil.gradient import tables
+from hpcstencil.gradient.tables import TABLES, part_of, shape_of
 from hpcstencil.runtime.communicator import Communicator, agree, from_rank_0
 from hpcstencil.runtime.filesystem import file_errors
 from hpcstencil.simulation.dry_run import human
@@ -24,6 +30,7 @@ from hpcstencil.validation.errors import EnvironmentProblem, InputError
 
 ALL = 2**31  # more than the files of any sweep
 WHAT = "stored state of a gradient"
+SAMPLES = "samples"  # the table of what receivers recorded before a state
 
 
 class Room(Protocol):
@@ -46,8 +53,15 @@ class States(Protocol):
     def kept(self, step: int) -> Fields:
         """Return a state that stays stored; it must not be overwritten."""
 
-    def add(self, step: int, state: Fields, time: float) -> None:
-        """Store the state at a ``time``. It must not be overwritten any more."""
+    def add(self, step: int, state: Fields, time: float, recorded: np.ndarray | None = None) -> None:
+        """Store the state at a ``time``. It must not be overwritten any more.
+
+        ``recorded`` are the samples of receivers since the last state, float64 of shape (samples, receivers) on rank 0, and of
+        the same shape elsewhere: None if nothing is recorded.
+        """
+
+    def recorded(self, step: int) -> np.ndarray | None:
+        """Return what was recorded before a state, equal on all processes; None if nothing was."""
 
     def removed(self, step: int) -> Fields:
         """Return a state other than state 0, which is not stored any more."""
@@ -69,8 +83,11 @@ class InMemory:
     def kept(self, step: int) -> Fields:
         return self.held[step]
 
-    def add(self, step: int, state: Fields, time: float) -> None:
+    def add(self, step: int, state: Fields, time: float, recorded: np.ndarray | None = None) -> None:
         self.held[step] = state
+
+    def recorded(self, step: int) -> np.ndarray | None:
+        return None
 
     def removed(self, step: int) -> Fields:
         return self.held.pop(step)
@@ -96,6 +113,7 @@ class OnDisk:
         self.output, self.simulation, self.attributes = output, simulation, attributes
         self.held: dict[int, Fields] = {}
         self.times: dict[int, float] = {}
+        self.samples: dict[int, np.ndarray] = {}  # recorded before each state
         self.written: set[int] = set()
 
     def begun(self, first: Fields, room: Room) -> OnDisk:
@@ -104,7 +122,7 @@ class OnDisk:
         States that are read take the memory in ``room``, and those that are written leave theirs there.
         Raises InputError, on all processes, if a file has the name of a state that is not one of this sweep.
         """
-        self.held, self.room = {0: first}, room
+        self.held, self.samples, self.room = {0: first}, {}, room
 
         def refuse() -> None:
             for path in list_checkpoints(self.output):
@@ -159,8 +177,25 @@ class OnDisk:
             self.held[step] = self._read(step)
         return self.held[step]
 
-    def add(self, step: int, state: Fields, time: float) -> None:
+    def add(self, step: int, state: Fields, time: float, recorded: np.ndarray | None = None) -> None:
         self.held[step], self.times[step] = state, time
+        if recorded is not None and len(recorded):
+            self.samples[step] = recorded
+
+    def recorded(self, step: int) -> np.ndarray | None:
+        path, communicator, ranges = (
+            checkpoint_path(self.output, step),
+            self.simulation.communicator,
+            self.simulation.ranges,
+        )
+        with self._whole(path):
+            _, scalars, _ = read_checkpoint(path, ranges, communicator, ())
+            shape = shape_of(SAMPLES, scalars)
+            return (
+                tables.read(path, SAMPLES, math.prod(shape), communicator, len(ranges)).reshape(shape)
+                if shape
+                else None
+            )
 
     def removed(self, step: int) -> Fields:
         state = self.held.pop(step, None) or self._read(step)
@@ -189,8 +224,11 @@ class OnDisk:
     def _write(self, step: int) -> None:
         if step in self.written:
             return
-        simulation = self.simulation
-        config = simulation.problem.config
+        simulation, samples = self.simulation, self.samples.pop(step, None)
+        config, table, shape = simulation.problem.config, dict[str, Part](), dict[str, int]()
+        if samples is not None:
+            table = {TABLES + SAMPLES: part_of(samples, simulation.communicator, config.grid.ndim)}
+            shape = {f"{SAMPLES} {axis}": n for axis, n in enumerate(samples.shape)}
         write_checkpoint(
             self.output,
             simulation.communicator,
@@ -202,19 +240,27 @@ class OnDisk:
             attributes=self.attributes,
             keep=ALL,
             method=config.output.method,
+            scalars=shape,
+            apart=table,
         )
         self.written.add(step)
 
     def _read(self, step: int) -> Fields:
         simulation = self.simulation
         names, path = list(self.held[0]), checkpoint_path(self.output, step)
-        try:
+        with self._whole(path):
             blocks, _, _ = read_checkpoint(path, simulation.ranges, simulation.communicator, names)
+        return self.room.copied(simulation.put({name: from_checkpoint(simulation, blocks[name]) for name in names}))
+
+    @contextmanager
+    def _whole(self, path: Path) -> Iterator[None]:
+        """A context that reads a file. Raises InputError if that is damaged."""
+        try:
+            yield
         except Damaged:
             raise InputError(
                 f"{path}: expected a {WHAT} as it was written, but it is damaged; remove it, and continue with --resume"
             ) from None
-        return self.room.copied(simulation.put({name: from_checkpoint(simulation, blocks[name]) for name in names}))
 
 
 def beside(output: Path, member: int | None = None) -> Path:

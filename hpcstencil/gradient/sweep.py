@@ -8,12 +8,12 @@ decomposition as any other step. It begins with the state before the group, whic
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 from typing import Any
 
 import jax
@@ -24,10 +24,10 @@ from hpcstencil.adjoint.checkpointing import Advance, Reverse, actions
 from hpcstencil.adjoint.plan import groups_of
 from hpcstencil.adjoint.problem import END, OBJECTIVE, REMEMBERED, SAMPLED, SAMPLES_SEED, SEED, START, Adjoint, Unknown
 from hpcstencil.adjoint.run_steps import RunSteps, added_at
-from hpcstencil.backends.backend import Reductions
+from hpcstencil.backends.backend import Injection, Reductions
 from hpcstencil.distributed.device_grid import Body
 from hpcstencil.distributed.halo import Fields
-from hpcstencil.gradient.course import ALONE, Course, Reached
+from hpcstencil.gradient.course import ALONE, EVERY, Course, Parts, Reached
 from hpcstencil.gradient.samples import Samples
 from hpcstencil.gradient.stored_states import InMemory, OnDisk, States
 from hpcstencil.numerics.schedule import StepRange
@@ -59,14 +59,12 @@ class Term:
     """What a state adds to the objective and its derivatives.
 
     ``cotangents`` are the derivatives per cell, by the fields adjoint.u and gradient.p, and ``direct`` those with respect to
-    numbers outside of reductions, by name. ``slopes`` are the derivatives with respect to samples of receivers, if these record
-    a field itself: by its adjoint.u, float64 of shape (receivers,).
+    numbers outside of reductions, by name.
     """
 
     value: float
     cotangents: Fields
     direct: Mapping[str, float]
-    slopes: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -75,7 +73,8 @@ class Sweep:
 
     A step of ``several``, if there is one, reverses ``at_once`` steps. All have the same blocks. ``run`` are the steps of the
     run, ``data`` the fields of the objective's data on the devices, and ``samples`` the receivers that it sums over, if there
-    are any. ``stored`` are the stored states if they are on disk, None if they are in memory.
+    are any. If ``injected``, backward steps add the derivatives with respect to samples themselves (`plan.injects`). ``stored``
+    are the stored states if they are on disk, None if they are in memory.
     """
 
     forward: Simulation
@@ -86,6 +85,7 @@ class Sweep:
     several: Simulation | None = None
     at_once: int = 1
     samples: Samples | None = None
+    injected: bool = False
     stored: OnDisk | None = None
 
     @property
@@ -96,7 +96,7 @@ class Sweep:
     @cached_property
     def groups(self) -> list[StepRange]:
         """The steps of the run in groups, each of which is reversed together."""
-        return [*groups_of(self.run, self.adjoint, self.at_once)]
+        return [*groups_of(self.run, self.adjoint, self.at_once, self.injected)]
 
     @cached_property
     def changing(self) -> tuple[str, ...]:
@@ -115,6 +115,16 @@ class Sweep:
     def sampled_at(self) -> range:
         """The numbers of steps after which samples of receivers add to the objective."""
         return range(0, self.steps + 1 if self.samples else 0, self.forward.problem.adds_every or 1)
+
+    @cached_property
+    def injections(self) -> Mapping[bool, Injection]:
+        """What adds the derivatives with respect to samples while steps are reversed: one at a time (False), or several."""
+        found = dict[bool, Injection]()
+        for several, simulation in enumerate((self.backward, self.several)) if self.injected else ():
+            if simulation is not None:
+                assert simulation.steps.injection is not None
+                found[bool(several)] = simulation.steps.injection(1 if self.adjoint.needs_states else self.steps)
+        return found
 
     @cached_property
     def with_added(self) -> Body:
@@ -183,6 +193,7 @@ class Sweep:
         free = self.free
         constant = free.copied({name: array for name, array in fields.items() if name not in self.changing})
         at = course.reached or Reached(self.steps)
+        recorder = self.begin_samples(fields, stored, at)
         numbers, cotangents = list(at.parts), dict(at.cotangents)
         series = {key: np.zeros(len(hats.series.values)) for key, hats in self.adjoint.hats.items()}
         series |= {key: values.copy() for key, values in at.series.items()}
@@ -191,19 +202,20 @@ class Sweep:
         for action in self.actions(starts, stored.steps, states):
             if isinstance(action, Advance):
                 first, last = starts[action.first], starts[action.last]
-                found = self.kept_and_taken(stored.kept(first), constant, first, last, free, course)
+                found = self.kept_and_taken(stored.kept(first), constant, first, last, free, course, recorder)
                 constant = {name: found[name] for name in constant}
                 after = {name: found[name] for name in self.changing}
                 if action.last < len(groups):
-                    stored.add(last, after, self.run.time_of(last))
+                    recorded = recorder.drain() if recorder is not None and self.stored is not None else None
+                    stored.add(last, after, self.run.time_of(last), recorded)
                 else:
-                    added = self.terms(found, self.steps)
+                    numbers += [(value, {}) for value in self.sampled_values(recorder)]
+                    added, recorder = self.terms(found, self.steps), None
                     free.add(after)
                     cotangents = dict(added[0].cotangents) if added else {}
                     absent = {name: 0.0 for name in self.adjoint.rates if name not in cotangents}
                     cotangents |= free.filled(absent, found[self.changing[0]])
-                    first_term = [replace(term, cotangents={}) for term in added[:1]]
-                    cotangents = self.with_terms(cotangents, [*first_term, *added[1:]])
+                    cotangents = self.with_terms(self.with_sample(cotangents, self.steps), added[1:])
                     numbers += [(term.value, term.direct) for term in added]
                 continue
             start, group = starts[action.step], groups[action.step]
@@ -213,15 +225,18 @@ class Sweep:
             added = self.terms({**state, **constant}, start)
             cotangents = self.completed(cotangents, start, series)
             for part in self.parts(group, course):
+                step = start + part.first - group.first
                 with course.call(part.count):
-                    found = self.reversed({**state, **constant}, cotangents, part, free)
+                    found = self.reversed({**state, **constant}, cotangents, part, step, free)
                 constant, cotangents = ({name: found[name] for name in each} for each in (constant, cotangents))
-                if part.first > group.first:
-                    course.moved(Reached(start + part.first - group.first, cotangents, numbers, series))
+                if step > start:
+                    course.moved(self.reached(step, cotangents, numbers, series))
+            if not self.injected:
+                cotangents = self.with_sample(cotangents, start)
             cotangents = self.with_terms(cotangents, added)
             numbers += [(term.value, term.direct) for term in added]
             free.add({name: found[name] for name in state})
-            course.moved(Reached(start, cotangents, numbers, series))
+            course.moved(self.reached(start, cotangents, numbers, series))
         value = math.fsum(value for value, _ in numbers)
         direct = {name: math.fsum(each.get(name, 0.0) for _, each in numbers) for name in self.adjoint.direct}
         cotangents = self.completed(self.at_start(cotangents, {**stored.kept(0), **constant}), -1, series)
@@ -231,12 +246,31 @@ class Sweep:
         free.trim()
         return result
 
+    def reached(self, step: int, cotangents: Fields, parts: Parts, series: Mapping[str, np.ndarray]) -> Reached:
+        """The place from which all steps have been reversed, see `Reached`."""
+        return Reached(step, cotangents, parts, series, None if self.samples is None else self.samples.slopes)
+
+    def begin_samples(self, fields: Fields, stored: States, at: Reached) -> Samples | None:
+        """Return the receivers if they are to record while the run is taken forwards; None in a sweep that continues.
+
+        ``fields`` are those at t = 0. A run that was interrupted goes on from its last stored state.
+        """
+        if self.samples is None:
+            return None
+        if at.step < self.steps:
+            self.samples.begin(fields)
+            self.samples.slopes = at.slopes
+            return None
+        recorded = [stored.recorded(step) for step in stored.steps if step]
+        self.samples.begin(fields, [samples for samples in recorded if samples is not None])
+        return self.samples
+
     def groups_to(self, step: int, begin: Sequence[int]) -> list[StepRange]:
         """The groups of the steps before number ``step``; a group begins at each number in ``begin``."""
         if step == self.steps and len(begin) == 1:
             return self.groups
         found, done = [], 0
-        for group in groups_of(self.run, self.adjoint, self.at_once, {*begin, step}):
+        for group in groups_of(self.run, self.adjoint, self.at_once, self.injected, {*begin, step}):
             if done >= step:
                 break
             found.append(group)
@@ -254,61 +288,94 @@ class Sweep:
         """The parts in which a group is reversed, the last one first: one, unless no states are needed."""
         left = group.count
         while left:
-            count = left if self.adjoint.needs_states else min(left, course.most)
+            count = left if self.adjoint.needs_states else min(left, course.most, self.most_injected)
             left -= count
             yield group.part(left, count)
 
+    @property
+    def most_injected(self) -> int:
+        """The largest number of steps to reverse in a call, for the memory of what it adds."""
+        return self.samples.most_added if self.samples is not None and self.injected else EVERY
+
     def value(self, fields: Fields) -> float:
         """Return the objective for a run that begins with ``fields`` at t = 0. Collective. The fields are kept."""
-        values, done, parameters = list[float](), 0, self.forward.problem.parameters
+        values, done = list[float](), 0
         fields = self.copied(self.forward.begun(fields, self.first_slopes))
-        for step in sorted({*self.reduced_at, *self.sampled_at}):
-            fields, done = self.taken(fields, done, step), step
+        if self.samples is not None:
+            self.samples.begin(fields)
+        for step in sorted({*self.reduced_at, self.steps}):
+            fields, done = self.taken(fields, done, step, recorder=self.samples), step
             if step in self.reduced_at:
                 values.append(float(self.reduced(fields, step)[OBJECTIVE]))
-            if self.samples and step in self.sampled_at:
-                values.append(self.samples.term(fields, parameters, step, self.run.time_of(step))[0])
+        if self.samples is not None:
+            values += self.samples.terms([self.run.time_of(step) for step in self.sampled_at])
         return math.fsum(values)
 
-    def taken(self, fields: Fields, first: int, last: int, course: Course = ALONE) -> Fields:
+    def taken(
+        self, fields: Fields, first: int, last: int, course: Course = ALONE, recorder: Samples | None = None
+    ) -> Fields:
         """Return the fields after the steps from ``first`` to ``last``. The given fields are overwritten."""
         while first < last:
-            steps = next(self.run.between(first, min(last, first + course.most)))
-            with course.call(steps.count):
-                fields = jax.block_until_ready(self.forward.advance(fields, steps))
-            course.check()
-            first += steps.count
+            fields, first = self.called(partial(self.forward.advance, fields), first, last, course, recorder)
         return fields
 
     def kept_and_taken(
-        self, state: Fields, constant: Fields, first: int, last: int, free: Spare, course: Course = ALONE
+        self,
+        state: Fields,
+        constant: Fields,
+        first: int,
+        last: int,
+        free: Spare,
+        course: Course = ALONE,
+        recorder: Samples | None = None,
     ) -> Fields:
         """Return the fields after the steps from ``first`` to ``last``. ``state``, the changing fields before them, is kept."""
         into = self.forward.steps.into
         if into is None or first == last:
-            return self.taken({**free.copied(state), **constant}, first, last, course)
-        steps = next(self.run.between(first, min(last, first + course.most)))
-        with course.call(steps.count):
-            fields = into({**state, **constant}, free.taken(state), self.forward.problem.parameters, steps)
-            fields = jax.block_until_ready(fields)
-        course.check()
-        return self.taken(fields, first + steps.count, last, course)
+            return self.taken({**free.copied(state), **constant}, first, last, course, recorder)
+        call = partial(into, {**state, **constant}, free.taken(state), self.forward.problem.parameters)
+        fields, first = self.called(call, first, last, course, recorder)
+        return self.taken(fields, first, last, course, recorder)
 
-    def reversed(self, fields: Fields, cotangents: Fields, group: StepRange, free: Spare) -> Fields:
-        """Return the fields of `Adjoint.reversing` before a group of steps.
+    def called(
+        self, call: Callable[[StepRange], Fields], first: int, last: int, course: Course, recorder: Samples | None
+    ) -> tuple[Fields, int]:
+        """Take steps from number ``first`` on, up to ``last`` at most, by one ``call`` of compiled code.
+
+        Returns the fields after them, and the number of the next step. If there is a ``recorder``, the call ends where that
+        must see the fields.
+        """
+        most = course.most if recorder is None else min(course.most, recorder.most(first))
+        steps = next(self.run.between(first, min(last, first + most)))
+        with course.call(steps.count), nullcontext() if recorder is None else recorder.recording(first, steps):
+            fields = jax.block_until_ready(call(steps))
+        after = first + int(steps.count)
+        if recorder is not None:
+            recorder.after(fields, first, after, self.run.time_of(after))
+        course.check()
+        return fields, after
+
+    def reversed(self, fields: Fields, cotangents: Fields, group: StepRange, first: int, free: Spare) -> Fields:
+        """Return the fields of `Adjoint.reversing` before a group of steps, the first of which has the number ``first``.
 
         ``fields`` are those of the equation before the group, and ``cotangents`` the others after it. All are overwritten, or
         added to the ``free`` memory.
         """
+        several = self.adjoint.needs_states and group.count > 1
         backward, steps = self.backward, group
-        if self.adjoint.needs_states and group.count > 1:
+        if several:
             assert self.several is not None
             backward, steps = self.several, group._replace(count=1)
+        adding: AbstractContextManager[None] = nullcontext()
+        if self.injected:
+            assert self.samples is not None
+            adding = self.samples.adding(self.injections[several], group.first, first, first + group.count)
         parameters, into = self.forward.problem.parameters, backward.steps.into
-        if into is None or not self.adjoint.needs_states:
-            return jax.block_until_ready(backward.steps.advance({**fields, **cotangents}, parameters, steps))
-        room = free.taken(cotangents)
-        found = jax.block_until_ready(into({**fields, **cotangents}, room, parameters, steps))
+        with adding:
+            if into is None or not self.adjoint.needs_states:
+                return jax.block_until_ready(backward.steps.advance({**fields, **cotangents}, parameters, steps))
+            room = free.taken(cotangents)
+            found = jax.block_until_ready(into({**fields, **cotangents}, room, parameters, steps))
         free.add(cotangents)
         return found
 
@@ -322,10 +389,11 @@ class Sweep:
     def terms(self, fields: Fields, step: int) -> list[Term]:
         """Return what the fields after a number of steps add to the objective and its derivatives. Collective.
 
-        The fields are kept. Raises NumericsError, on all processes, if a value is not finite.
+        The fields are kept. What the samples of receivers add as they are is left to `with_sample`. Raises NumericsError, on
+        all processes, if a value is not finite.
         """
         found = [self.reduced_term(fields, step)] if step in self.reduced_at else []
-        if step in self.sampled_at:
+        if step in self.sampled_at and not self.adjoint.injected:
             found.append(self.sampled_term(fields, step))
         return found
 
@@ -334,10 +402,22 @@ class Sweep:
         for term in terms:
             if term.cotangents:
                 cotangents = self.with_added(cotangents, term.cotangents)
-            for name, slopes in term.slopes.items():
-                assert self.samples is not None
-                cotangents = {**cotangents, name: self.samples.added(cotangents[name], slopes)}
         return cotangents
+
+    def with_sample(self, cotangents: Fields, step: int) -> Fields:
+        """Return the derivatives with those with respect to samples after a number of steps, if they are added as they are."""
+        name = self.adjoint.injected
+        if not name or self.samples is None or step not in self.sampled_at:
+            return cotangents
+        return {**cotangents, name: self.samples.added(cotangents[name], step)}
+
+    def sampled_values(self, recorder: Samples | None) -> list[float]:
+        """Return what each sample that the ``recorder`` has recorded adds to the objective. Collective.
+
+        Raises NumericsError, on all processes, if a value is not finite.
+        """
+        times = [self.run.time_of(step) for step in self.sampled_at]
+        return [] if recorder is None else [*map(self.finite, recorder.terms(times), times)]
 
     def finite(self, value: float, time: float) -> float:
         """Return a term of the objective. Raises NumericsError unless it is finite."""
@@ -348,16 +428,12 @@ class Sweep:
         return value
 
     def sampled_term(self, fields: Fields, step: int) -> Term:
-        """The term of the samples of receivers in `terms`."""
+        """The derivatives of the samples of receivers in `terms`; their values are in `sampled_values`."""
         assert self.samples is not None
         parameters, time = self.forward.problem.parameters, self.run.time_of(step)
-        value, slopes = self.samples.term(fields, parameters, step, time)
-        value, trees = self.finite(value, time), self.backward.problem.derived.get(SAMPLED, {})
-        if set(trees.values()) == {Field(SAMPLES_SEED)}:
-            return Term(value, {}, {}, dict.fromkeys(trees, slopes))
-        given = {**fields, SAMPLES_SEED: self.samples.seed(slopes)}
+        trees, given = self.backward.problem.derived.get(SAMPLED, {}), {**fields, SAMPLES_SEED: self.samples.seed(step)}
         of_cells = self.backward.derived[SAMPLED](given, parameters, time) if trees else ()
-        return Term(value, dict(zip(trees, of_cells, strict=True)), {})
+        return Term(0.0, dict(zip(trees, of_cells, strict=True)), {})
 
     def reduced_term(self, fields: Fields, step: int) -> Term:
         """The term of reductions over the grid in `terms`."""
@@ -437,12 +513,12 @@ class Sweep:
         return Result(value, numbers, {one.key: fields[one.field] for one in of_fields}, series)
 
 
-@functools.partial(jax.jit, donate_argnums=0, keep_unused=True)
+@partial(jax.jit, donate_argnums=0, keep_unused=True)
 def _copied_into(room: Fields, fields: Fields) -> Fields:
     return jax.tree.map(jnp.copy, fields)
 
 
-@functools.partial(jax.jit, donate_argnums=0, keep_unused=True)
+@partial(jax.jit, donate_argnums=0, keep_unused=True)
 def _filled_into(room: Fields, values: Mapping[str, float]) -> Fields:
     return {name: jnp.full_like(array, values[name]) for name, array in room.items()}
 

@@ -21,6 +21,34 @@ Terms = tuple[tuple[int, float], ...]  # (index j of a stage, its weight)
 LOOPED = 3  # least number of uniform stages that are run in a loop, which compiles one stage instead of all
 
 
+class LaterNode(float):
+    """The node c of a step that begins ``steps`` steps after the first one of a method that takes several.
+
+    Its value is steps + c. The two parts are kept because a time is rounded otherwise if it is computed from their sum.
+    """
+
+    steps: int
+    within: float
+
+    @classmethod
+    def of(cls, steps: int, within: float) -> float:
+        """The node; a plain number in the first step."""
+        if not steps:
+            return within
+        made = cls(steps + within)
+        made.steps, made.within = steps, within
+        return made
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, LaterNode) and (self.steps, self.within) == (other.steps, other.within)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash((self.steps, self.within))
+
+
 @dataclass(frozen=True)
 class Stage:
     """One stage of a method: a weighted sum of earlier values y_j and of dt times their slopes f(y_j).
@@ -46,7 +74,8 @@ class Method:
     partitioned and multistep methods, for which `stability_limits` cannot compute them. ``damping`` holds, for a method that
     takes linear damping - r u implicitly, the weight w of each of the two groups: the slope of a field is f / (1 + w dt r).
     ``times`` are the nodes of a method whose stages do not determine them, and ``rounded`` the numbers j of slopes that are
-    computed before a stage adds their terms, as those are that several stages use (`adjoint.stages`).
+    computed before a stage adds their terms, as those are that several stages use (`adjoint.stages`). ``injected`` are the
+    numbers j of the values y_j in which native code adds something to the field `Problem.injected`.
     """
 
     stages: tuple[Stage, ...]
@@ -57,6 +86,7 @@ class Method:
     damping: tuple[float, ...] = ()
     times: tuple[float, ...] = ()
     rounded: frozenset[int] = frozenset()
+    injected: tuple[int, ...] = ()
 
     @property
     def partitioned(self) -> bool:

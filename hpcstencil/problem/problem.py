@@ -65,6 +65,7 @@ class Problem:
     ``derived``         expressions of streams and probes, by dotted key of their table, then by name
     ``objective``       the objective of [objective], a tree of reductions, by its name; empty if there is none
     ``misfit``          the terms of the objective that are sums over receivers, or None
+    ``injected``        the field to single cells of which native code can add values while it steps, "" if there is none
     ``source``          text of the Python file of the equation, "" if it has none
     """
 
@@ -99,6 +100,7 @@ class Problem:
     derived: Mapping[str, Mapping[str, Node]] = field(default_factory=dict)
     objective: Mapping[str, Node] = field(default_factory=dict)
     misfit: Misfit | None = None
+    injected: str = ""
 
     @property
     def adds_every(self) -> int | None:

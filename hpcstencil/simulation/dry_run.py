@@ -12,7 +12,7 @@ import numpy as np
 
 from hpcstencil.adjoint.limits import plan_of_fit
 from hpcstencil.adjoint.members import data_of_member, differing, per_member, refuse_own_steps, single_runs
-from hpcstencil.adjoint.plan import plan_of, steps_at_once
+from hpcstencil.adjoint.plan import injects, plan_of, steps_at_once
 from hpcstencil.adjoint.problem import adjoint_of
 from hpcstencil.adjoint.run_steps import steps_of
 from hpcstencil.config.paths import stream_paths
@@ -106,8 +106,9 @@ def _gradient(problem: Problem, topology: Topology, kernel: str) -> list[str]:
     for member, one in enumerate(runs):
         refuse_own_steps(adjoint, one)
         one.observed(data_of_member(problem, {}, member))  # refuses data that do not fit
-    at_once = steps_at_once(adjoint, topology, kernel)
-    plans = [plan_of(adjoint, topology, at_once, steps_of(one)) for one in runs]
+    injected = injects(adjoint, topology, kernel)
+    at_once = steps_at_once(adjoint, topology, kernel, injected)
+    plans = [plan_of(adjoint, topology, at_once, injected, steps_of(one)) for one in runs]
     plan = max(plans, key=lambda one: one.bytes)
     stored = f"{plan.states} stored states of {human(plan.bytes_per_state)}" if plan.states else "no stored states"
     memory = f"{stored}{' on disk' * plan.on_disk}, about {human(plan.bytes)} in all per process"

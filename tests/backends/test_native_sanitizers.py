@@ -6,13 +6,16 @@ import subprocess
 import pytest
 from support import problem_of
 
+from hpcstencil.adjoint.problem import adjoint_of
 from hpcstencil.backends.native.compiler import LIBRARIES, SOURCES, compiler
 from hpcstencil.backends.native.passes import AXIS_OF
 from hpcstencil.backends.native.program import program
+from hpcstencil.numerics.topology import Topology
 
 SANITIZERS = {"address,undefined": "-fno-sanitize-recover=all", "thread": ""}
 # Takes some steps in one call after the other, from random fields to results of their own and back. Two cells of each row of
-# each field are recorded after every step.
+# each field are recorded after every step. If the program adds to an array (`Problem.injected`), two cells of each row get one
+# of two rows of values, or none.
 MAIN = """
 #include <stdio.h>
 #include "driver.hpp"
@@ -52,6 +55,19 @@ int main() {
     FieldSums* sums = (FieldSums*)calloc(1, sizeof(FieldSums) + GIVEN * sizeof(FieldSum));
     for (int f = 0; f < GIVEN; f++) sums->field[f].wanted = 1, sums->field[f].exponent = 1, sums->field[f].bits = 45;
     set_field_sums(sums, nullptr);
+    int64_t beyond[AXES], lines[2] = {0, 0};
+    reach_of_steps(16, beyond);
+    for (int a = 0; a < 2; a++) lines[a] = count[a] + 2 * beyond[a];
+    int64_t* line = (int64_t*)malloc((lines[0] * lines[1] + 1) * sizeof(int64_t));
+    Run* added = (Run*)malloc(lines[0] * lines[1] * sizeof(Run));
+    for (int64_t n = 0; n <= lines[0] * lines[1]; n++) line[n] = n;
+    for (int64_t n = 0; n < lines[0] * lines[1]; n++)
+        added[n] = {int32_t(n * 5 % (count[2] + 2 * beyond[2] - 1) - beyond[2]), int32_t(2 * n), 2};
+    real* values = (real*)calloc(4 * lines[0] * lines[1], sizeof(real));
+    int64_t row_of[18 * INJECTIONS + 1];
+    for (int n = 0; n < 18 * INJECTIONS; n++) row_of[n] = n % 3 - 1;
+    Injection inject = {0, 18, 2 * lines[0] * lines[1], {beyond[0], beyond[1], beyond[2]}, row_of, line, added, values};
+    set_injection(&inject);
     const long steps[] = {0, 1, 5, 18, 18};
     for (int n = 0; n < 5; n++) {
         const double clock[] = {0, 0, 1e-3, (double)steps[n]};
@@ -62,6 +78,7 @@ int main() {
     for (int a = 0; a < AXES; a++) free((void*)(coordinates[a] - MARGIN));
     for (int f = 0; f < 2 * FIELDS; f++) free(fields[f / FIELDS][f % FIELDS]);
     set_field_sums(nullptr, sums), drop_cell_samples(&samples), free(sums), free(row), free(runs), free(samples.values);
+    set_injection(nullptr), free(line), free(added), free(values);
     printf("in place: %d, finite: %d\\n", choose_blocking(call, 18, THREADS).rows > 0, !stored_not_finite());
 }
 """
@@ -107,6 +124,15 @@ CASES = {
         "boundary": {"x": {"cpml": {"width": 1.3, "speed": 1.0}}, "y": {"cpml": {"width": 1.1, "speed": 1.0}}},
         "numerics": {"integrator": "ssprk2", "order": 4},
     },
+    "2-D in tiles, in reverse": {
+        "grid": {"shape": [70, 61]},
+        "equation": {"name": "acoustic", "f0": 10.0, "xs": 2.0},
+        "boundary": {"x": "periodic", "y": {"dirichlet": 0.0}},
+        "numerics": {"order": 4, "integrator": "leapfrog"},
+        "probes": {"receivers": {"field": "p", "x": [1.0], "y": [2.0]}},
+        "objective": {"J": "sum(receivers**2)"},
+        "gradient": {"of": ["equation.c"]},
+    },
     "3-D in place, layers": {
         "grid": {"shape": [61, 70, 83], "upper": [6.1, 7.0, 8.3]},
         "equation": {"name": "wave"},
@@ -114,7 +140,8 @@ CASES = {
         "numerics": {"integrator": "euler"},
     },
 }
-QUICK = ("3-D in place", "2-D in tiles, with errors")  # these under the address sanitizer in CI; the others are long
+# These run under the address sanitizer in CI; the others are long.
+QUICK = ("3-D in place", "2-D in tiles, with errors", "2-D in tiles, in reverse")
 
 
 def built(text, sanitizer, place):
@@ -139,7 +166,12 @@ def built(text, sanitizer, place):
 ])  # fmt: skip
 def test_a_program_is_sound_under_sanitizers(name, sanitizer, tmp_path):
     problem = problem_of(**CASES[name])
+    if problem.objective:
+        grid, ones = problem.config.grid, (1,) * len(problem.config.grid.shape)
+        topology = Topology(grid.shape, problem.config.boundary.periodic, ones, ones, ones)
+        problem = adjoint_of(problem, problem.initial).reversing(topology, 3)
     made = program(problem)
+    assert made.injections == (3 if problem.objective else 0)
     shape, wraps = [1, 1, 1], [0, 0, 0]
     for axis, b in enumerate(AXIS_OF[len(problem.config.grid.shape)]):
         shape[b], wraps[b] = problem.config.grid.shape[axis], int(problem.config.boundary.periodic[axis])

@@ -34,7 +34,7 @@ def test_the_file_holds_the_objective_and_a_dataset_per_name(command):
         mode = np.sin(np.pi * x)[:, None] * np.sin(np.pi * x)
         # dJ/du0 = -2 dx² (decay of the mode) target
         assert np.abs(file["initial.u"][:] / (-2 / 32**2 * FACTOR**2 * mode) - 1).max() < 2e-3
-    assert "objective" in out and "50 steps, 4 stored states, 74 steps" in err
+    assert "objective" in out and "50 steps, 3 stored states, 60 steps" in err
     status, _, err = command("gradient", INPUT)
     assert status == 2 and "exists already" in err
     assert command("gradient", INPUT, "--overwrite", "-o", "initial_state.gradient.h5")[0] == 0
@@ -42,8 +42,8 @@ def test_the_file_holds_the_objective_and_a_dataset_per_name(command):
 
 def test_check_prints_the_plan(command):
     status, out, _ = command("check", INPUT)
-    assert status == 0 and "4 stored states of 8.19 KB, about " in out
-    assert "74 steps taken to reverse 50" in out
+    assert status == 0 and "3 stored states of 8.19 KB, about " in out
+    assert "60 steps taken to reverse 50" in out
     status, out, _ = command("check", INPUT, "--set", 'gradient={of=["equation.D"], memory="20kB"}')
     assert status == 0 and "2 stored states of 8.19 KB" in out
     status, out, _ = command(

@@ -46,6 +46,11 @@ PROBLEMS = {
         "objective": {"J": "integral(u**2)"},
         "gradient": {"of": ["initial.u"]},
     },
+    "receivers": {
+        **GIVEN,
+        "probes": {"cable": {"field": "v", "x": [0.3, 0.42], "y": [0.1, 0.4], "every_steps": 2}},
+        "objective": {"J": "sum((cable - 0.2)**2) + integral(u**2)"},
+    },
     "members": {**GIVEN, "equation": WITHOUT_A, "ensemble": {"equation.A": [0.7, 0.6]}},
     "recorded": {
         **GIVEN,
@@ -53,7 +58,7 @@ PROBLEMS = {
         "time": {"end": 0.5, "tolerance": 1e-4},
     },
 }
-COMMON = {("members", "disk", "shift"), ("linear", "memory", "shift")}
+COMMON = {("members", "disk", "shift"), ("linear", "memory", "shift"), ("receivers", "disk", "native")}
 ROWS = [
     (name, storage, kernel) for name in PROBLEMS for storage in ("memory", "disk") for kernel in ("shift", "native")
 ]

@@ -155,12 +155,13 @@ def test_every_decomposition_gives_the_same_gradient(communicator, row, objectiv
             assert block.tobytes() == np.ascontiguousarray(whole[key][index]).tobytes(), (key, devices)
 
 
+@pytest.mark.parametrize("objective", [tables, of_receivers])
 @pytest.mark.parametrize("row", [
     pytest.param(row, id=row[0], marks=() if row[3] == environment_size() else pytest.mark.long)
     for row in ROWS if row[0] in ("staggered", "volume")
 ])  # fmt: skip
-def test_steps_that_are_reversed_together_give_the_same_gradient(communicator, row):
-    given = tables(*row[:3])
+def test_steps_that_are_reversed_together_give_the_same_gradient(communicator, row, objective):
+    given = objective(*row[:3])
     value, numbers, whole = from_rank_0(communicator, lambda: found(sweep_of(given, kernel="native"), 5))
     for devices in (1, 2):
         sweep = several_at_once(sweep_of(given, communicator, devices, "native"), 2, communicator, devices)

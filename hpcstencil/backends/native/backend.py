@@ -157,6 +157,7 @@ class LoweredToNative:
         from hpcstencil.backends.native.edge_exchange import InPasses, blocks_of
         from hpcstencil.backends.native.ffi_call import native
         from hpcstencil.backends.native.field_sums import ByNative
+        from hpcstencil.backends.native.injection import NativeInjection
         from hpcstencil.backends.native.time_loop import (
             attempt_by_sections,
             attempt_in_a_call,
@@ -228,6 +229,9 @@ class LoweredToNative:
             inside=by_messages,
             into=into_room(code, device_grid, widths)
             if plan.every and alone and one_at_a_time and not adaptive
+            else None,
+            injection=(lambda most: NativeInjection(code.library, device_grid.topology, self.program.injections, most))
+            if self.program.injections and plan.every and one_at_a_time
             else None,
             attempt_of_member=None
             if any(widths) or not plan.every

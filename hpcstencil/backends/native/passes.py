@@ -74,7 +74,8 @@ class Plan:
     """The step of a problem as ``parts``, which compute ``arrays``.
 
     The first arrays are the fields, followed by the estimated errors of some fields. ``ends`` are the numbers of the arrays
-    that hold these after the step. ``layers`` are the absorbing layers outside which some arrays are 0.
+    that hold these after the step. ``layers`` are the absorbing layers outside which some arrays are 0. ``injected`` are the
+    arrays that values are added to after their pass (injection.hpp), and how many of the parts come before the addition.
     """
 
     problem: Problem
@@ -82,6 +83,7 @@ class Plan:
     parts: Parts
     ends: tuple[int, ...]
     layers: Layers = NO_LAYERS
+    injected: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def ndim(self) -> int:
@@ -255,8 +257,8 @@ class Trials:
 def joined(plan: Plan, trials: Trials) -> list[Parts]:
     """Group the parts of a step's plan into passes."""
     passes: list[Parts] = []
-    for part in plan.parts:
-        if passes and can_join(plan, trials, (part,), passes[-1]):
+    for number, part in enumerate(plan.parts):
+        if passes and can_join(plan, trials, (part,), passes[-1], number):
             passes[-1] = (*passes[-1], part)
         else:
             passes.append((part,))
@@ -273,16 +275,31 @@ def joined_ends(plan: Plan, trials: Trials, passes: Sequence[Parts]) -> Parts:
     results = [array for part in passes[0] for array in part.outputs]
     renamed = dict(enumerate(plan.ends)) | {array: array + len(plan.arrays) for array in results}
     first = tuple(replace(part, scope=replace(part.scope, renamed=renamed)) for part in passes[0])
-    return (*passes[-1], *first) if can_join(plan, trials, first, passes[-1]) else ()
+    return (*passes[-1], *first) if can_join(plan, trials, first, passes[-1], len(plan.parts)) else ()
 
 
-def can_join(plan: Plan, trials: Trials, parts: Parts, before: Parts) -> bool:
-    """Return whether ``parts`` can be computed in the same pass as the parts ``before`` them."""
+def can_join(plan: Plan, trials: Trials, parts: Parts, before: Parts, number: int) -> bool:
+    """Return whether ``parts`` can be computed in the same pass as the parts ``before`` them.
+
+    ``number`` is that of the first of them in the plan.
+    """
     results = [array for part in before for array in part.outputs]
     if any(plan.arrays[array].deep for part in (*before, *parts) for array in part.outputs):
         return False
     reach = trials.of(parts).reads.reach
+    if any(array in reach and number >= plan.injected.get(array, number + 1) for array in results):
+        return False  # they need what is added after the pass
     return not any(any(reach.get(array, ())) for array in results)
+
+
+def adds_too_early(plan: Plan, trials: Trials, passes: Sequence[Parts]) -> bool:
+    """Return whether values are added to an array before all parts that need it without them are computed."""
+    for array, number in plan.injected.items():
+        own = next(parts for parts in passes if any(array in part.outputs for part in parts))
+        others = (part for part in plan.parts[:number] if part not in own)
+        if any(array in trials.of([part]).reads.reach for part in others):
+            return True
+    return False
 
 
 # ---- the text of passes ----

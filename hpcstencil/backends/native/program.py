@@ -43,6 +43,8 @@ class Program:
         The numbers of the arrays that hold fields and errors after a step.
     recordable
         The fields whose cells probes can record after every step, even within a call of many steps.
+    injections
+        The number of times per step that values can be added to single cells of `Problem.injected`.
     """
 
     text: str
@@ -57,6 +59,7 @@ class Program:
     sections: tuple[Section, ...]
     ends: tuple[int, ...]
     recordable: tuple[str, ...]
+    injections: int
 
     @property
     def kept(self) -> tuple[str, ...]:
@@ -96,6 +99,7 @@ def program(problem: Problem) -> Program:
             sections=sections(step.passes[: len(step.parts)], plan.arrays, beside(sides), plan.ends, step.text.axis_of),
             ends=plan.ends,
             recordable=recordable(step),
+            injections=len(plan.injected),
         )
     except RecursionError:
         raise Unsupported("an expression is too deeply nested") from None
@@ -166,6 +170,7 @@ def counts(step: Step, furthest: Sequence[int] = (0, 0, 0), **others: int) -> li
         f"const int {', '.join(f'{name} = {others.get(name, 0)}' for name in OTHERS)};",
         f"const long MAX_OFFSET[] = {{{', '.join(map(str, furthest))}}};",
         "static_assert(AT_ONCE <= MOST_AT_ONCE);",
+        f"const int INJECTIONS = {len(step.plan.injected)};",
         f"const bool JOINS_STEPS = {str(step.joins_steps).lower()};",
         f"const double STATEMENTS = {step.statements:.1f};",
     ]
@@ -213,11 +218,14 @@ def geometry(step: Step, sides: Sides, bare: bool) -> list[str]:
             variants[bits(step, axes)] = f"&variant{name}"
         every = ", ".join(variants[mask & max(variants)] for mask in range(8))
         rows.append(f"{{{len(p.inputs)}, {len(p.outputs)}, {p.at_once}, inputs{n}, outputs{n}, {{{every}}}}}")
+    order = [*step.plan.injected]
+    injected = [order.index(array) if array in order else -1 for array in range(len(step.plan.arrays))]
     return [
         *listed,
         f"const Pass passes[] = {{{', '.join(rows)}}};",
         f"const Array arrays[] = {{{', '.join(arrays)}}};",
         f"const int ends[] = {{{', '.join(map(str, step.plan.ends))}}};",
+        f"const int injected[] = {{{', '.join(map(str, injected))}}};",
         f"const int field_of[] = {{{', '.join(map(str, step.plan.field_of))}}};",
         f"const unsigned char layers_of[] = {{{', '.join(str(bits(step, axes)) for axes in step.plan.layer_axes)}}};",
     ]
@@ -251,7 +259,7 @@ def outline(step: Step, sides: Sides) -> str:
         "static void fill(const Place&, real*, const real*, long, const Rows*, long, long, long, long, long) {}",
         *geometry(step, sides, bare=True),
         "const int table_axis[] = {0}, layer_table[LAYER_TABLES + 1] = {0};",
-        "void prepare(const double*, const double*, double, double, real*) {}",
+        "void prepare(const double*, const double*, double, double, double, real*) {}",
         "real tabulate(int, const double*, const double*, const double* const*, const long*) { return 0; }",
         "real fix(int, const double*, const double*, const double* const*, const long*) { return 0; }", "",
     ])  # fmt: skip
@@ -283,7 +291,8 @@ def text(step: Step, sides: Sides) -> str:
         *geometry(step, sides, bare=False),
         f"const int table_axis[] = {{{', '.join(map(str, [*table_axes, 0]))}}};",
         f"const int layer_table[] = {{{', '.join(map(str, [*profiles, 0]))}}};",
-        "void prepare(const double* p, const double* c, double time, double dt, real* s) {",
+        "void prepare(const double* p, const double* c, double start, double step, double dt, real* s) {",
+        "const double time = start + step * dt; (void)time;",
         *step.text.scalars.lines(),
         "}",
         "real tabulate(int table, const double* p, const double* c, const double* const* coordinates,",

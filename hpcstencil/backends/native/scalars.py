@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from hpcstencil.backends.native.expression_writer import Numbers, Offset, Writer
+from hpcstencil.numerics.integrators import LaterNode
 from hpcstencil.symbolic.expressions import (
     Coordinate,
     Node,
@@ -27,6 +28,14 @@ class Scalar(Writer):
     node: float = 0.0
     kind = "real"
 
+    @property
+    def time(self) -> str:
+        """The C++ expression for the time, float64. It is rounded as in a step that begins with node 0."""
+        begin, within = "time", self.node
+        if isinstance(self.node, LaterNode):
+            begin, within = f"(start + (step + {self.node.steps}) * dt)", self.node.within
+        return f"{begin} + {within!r} * dt" if within else begin
+
     def literal(self, value: float) -> str:
         return f"real({self.numbers.constant(value)})"
 
@@ -35,11 +44,11 @@ class Scalar(Writer):
             case Parameter(name):
                 return f"real(p[{self.numbers.parameters.index(name)}])"
             case Time():
-                return f"real(time + {self.node!r} * dt)" if self.node else "real(time)"
+                return f"real({self.time})"
             case StepSize():
                 return "real(dt)"
             case Series(operand, values, dt, slope):
-                time = f"time + {self.node!r} * dt" if operand == Time() else f"double({self.value(operand, at)})"
+                time = self.time if operand == Time() else f"double({self.value(operand, at)})"
                 samples, per_second = self.numbers.samples_of(values), self.numbers.constant(1.0 / dt)
                 return f"real(series(({time}) * {per_second}, {samples}, {len(values)}, {per_second}, {int(slope)}))"
             case Coordinate(axis):

@@ -28,6 +28,7 @@ from hpcstencil.backends.native.passes import (
     Text,
     Trials,
     Write,
+    adds_too_early,
     fields_of,
     joined,
     joined_ends,
@@ -149,6 +150,10 @@ def step_of(problem: Problem) -> Step:
     trials = Trials(problem)
     plan = planned(problem, trials)
     parts = joined(plan, trials)
+    if adds_too_early(plan, trials, parts):
+        plan = planned(problem, trials, copied=True)
+        parts = joined(plan, trials)
+        assert not adds_too_early(plan, trials, parts)
     check_times(plan, trials)
     check_corners(plan, parts, trials)
     ends = joined_ends(plan, trials, parts)
@@ -158,21 +163,25 @@ def step_of(problem: Problem) -> Step:
     return Step(plan, tuple(parts), tuple(passes), bool(ends), statements, text)
 
 
-def planned(problem: Problem, trials: Trials) -> Plan:
-    """Return the plan of a step: its parts, stage by stage, and the arrays that they fill."""
-    planner = Planner(problem, trials)
+def planned(problem: Problem, trials: Trials, copied: bool = False) -> Plan:
+    """Return the plan of a step: its parts, stage by stage, and the arrays that they fill.
+
+    If ``copied``, values are added to a copy of `Problem.injected`, so that earlier parts can read the field without them.
+    """
+    planner = Planner(problem, trials, copied)
     ends = planner.take()
-    return Plan(problem, tuple(planner.arrays), tuple(planner.parts), tuple(ends), layers_of(problem))
+    return Plan(problem, tuple(planner.arrays), tuple(planner.parts), tuple(ends), layers_of(problem), planner.injected)
 
 
 class Planner:
     """Builder of the plan of a step; holds the arrays and parts added so far."""
 
-    def __init__(self, problem: Problem, trials: Trials) -> None:
-        self.problem, self.trials = problem, trials
+    def __init__(self, problem: Problem, trials: Trials, copied: bool) -> None:
+        self.problem, self.trials, self.copied = problem, trials, copied
         self.fields, self.errors = fields_of(problem), tuple(problem.errors())
         self.arrays = [*(Array(Field(name)) for name in self.fields), *(Array(None) for _ in self.errors)]
         self.parts: list[Part] = []
+        self.injected: dict[int, int] = {}  # as in `Plan`
 
     def take(self) -> list[int]:
         """Plan all stages and the error estimate.
@@ -195,6 +204,8 @@ class Planner:
             new = fresh[-1] if fresh else None
             self.stage(stage, values, slopes, moved, new, keep=new is not None and last_use[new] > i)
             values[i + 1] = end = moved
+            if i + 1 in method.injected and self.problem.injected:
+                self.inject(moved, method.nodes[i + 1])
         return [*(end[name] for name in self.fields), *self.error(values, slopes, end)]
 
     def error(
@@ -221,6 +232,17 @@ class Planner:
         told = range(len(self.fields), len(self.fields) + len(names))
         self.add({n: value_of(tree) for n, tree in zip(told, self.problem.errors().values(), strict=True)}, held, last)
         return list(told)
+
+    def inject(self, moved: dict[str, int], node: float) -> None:
+        """Plan that values are added to the field `Problem.injected`, whose array is in ``moved``, at the time ``node``."""
+        name = self.problem.injected
+        array = moved[name]
+        if self.copied:
+            moved[name] = self.array(Field(name), node)
+            self.arrays[moved[name]] = replace(self.arrays[moved[name]], beside={f: moved[f] for f in self.fields})
+            self.add({moved[name]: lambda code, at: code.loaded(array, at)}, {}, node)
+        assert moved[name] >= len(self.fields) and moved[name] not in self.injected  # it is computed in this step
+        self.injected[moved[name]] = len(self.parts)
 
     def trees(self, j: int) -> Mapping[str, Node]:
         """Return the right-hand sides, by field, that the method evaluates at the j-th stage value."""

@@ -87,11 +87,14 @@ extern const long LAYER_REACH[AXES];    // how far right-hand sides read
 extern const Pass passes[];
 extern const Array arrays[];
 extern const int ends[];      // the array that holds each field after the step
+extern const int INJECTIONS;  // arrays of a step that `Injection` adds to
+extern const int injected[];  // the number of an array among these, or -1
 extern const int field_of[];  // the field of which an array is a value; -1 without
 extern const int table_axis[];
 extern const unsigned char layers_of[];  // the axes, a set of bits, outside whose layers an array is 0; 0 without
 extern const int layer_table[];          // tables that are 0 outside the layers of their axis
-void prepare(const double* p, const double* c, double time, double dt, real* s);
+// Computes the scalars of a step that begins at the time start + step * dt.
+void prepare(const double* p, const double* c, double start, double step, double dt, real* s);
 real fix(int number, const double* p, const double* c, const double* const* coordinates, const long* index);
 real tabulate(int table, const double* p, const double* c, const double* const* coordinates, const long* index);
 #pragma GCC visibility pop

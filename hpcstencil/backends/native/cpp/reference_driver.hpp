@@ -3,6 +3,7 @@
 // next step.
 #include "coordinate_tables.hpp"
 #include "ghosts.hpp"
+#include "injection.hpp"
 
 struct Reference {
     const Call& call;
@@ -87,12 +88,14 @@ struct Reference {
                           a == 2 ? 1 : round_up(call.count[2], LANES));
     }
 
-    void compute(int p, real* const* set) const {
+    void compute(int p, real* const* set, long step) const {
         const Pass& pass = passes[p];
         for (int n = 0; n < pass.inputs; n++) fill_ghosts(set, pass.input[n].array);
         const Variant& whole = pass.whole();
         const long* more = extent[p];
         Rows in[PLANES], out[PLANES];
+        Injected added;
+        added.find(step, pass);
         for (long i = -more[0]; i < call.count[0] + more[0]; i += whole.at_once) {
             for (int n = 0; n < whole.planes; n++) {
                 const Plane& plane = whole.plane[n];
@@ -106,6 +109,8 @@ struct Reference {
             for (long j = -more[1]; j < call.count[1] + more[1]; j++)
                 for (long x = round_down(-more[2], LANES); x < call.count[2] + more[2]; x += LANES)
                     whole.compute(place, in, out, j, j + 1, x, x + LANES);
+            added.add(call, pass, i, whole.at_once, out, -more[1], call.count[1] + more[1], -more[2],
+                      call.count[2] + more[2]);
         }
     }
 
@@ -121,9 +126,9 @@ struct Reference {
             each_row([&](long from, long to) { copy(now[f] + to, (const real*)call.fields[f] + from, call.count[2]); });
         for (long t = 0; t < (long)call.clock[3]; t++) {
             for (int n = 0; n < 2; n++)
-                prepare(call.parameters, call.constants, call.clock[0] + (call.clock[1] + t + n) * call.clock[2],
-                        call.clock[2], scalars[n]);
-            for (int p = 0; p < PASSES; p++) compute(p, now);
+                prepare(call.parameters, call.constants, call.clock[0], call.clock[1] + t + n, call.clock[2],
+                        scalars[n]);
+            for (int p = 0; p < PASSES; p++) compute(p, now, call.clock[1] + t);
             for (int f = 0; f < FIELDS; f++)
                 each_row([&](long, long row) { copy(next[f] + row, now[ends[f]] + row, call.count[2]); });
             real** swapped = now;

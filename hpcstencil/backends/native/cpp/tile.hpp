@@ -4,6 +4,7 @@
 #include "cell_samples.hpp"
 #include "error_sums.hpp"
 #include "ghosts.hpp"
+#include "injection.hpp"
 
 // The kind of a tile's end along an axis. If it is neither a boundary nor periodic, the cells beyond it are loaded.
 struct Side {
@@ -91,8 +92,7 @@ struct Tile {
                                               round_down(lo, LANES), round_up(hi, LANES));
         }
         for (int t = 0; t <= pipe.steps; t++)
-            prepare(call.parameters, call.constants, call.clock[0] + (job.first + t) * call.clock[2], call.clock[2],
-                    scalars[t]);
+            prepare(call.parameters, call.constants, call.clock[0], job.first + t, call.clock[2], scalars[t]);
     }
 
     bool spans_axis(int a) const { return job.parts[a] == 1 && needs_no_neighbours(call, a); }
@@ -126,6 +126,7 @@ struct Tile {
         const Pass* pass;
         Records records;
         Unstored unstored;
+        Injected injected;
     };
     List<Work> work{LEVELS};
     List<Source> sources{LEVELS * PLANES * VARIANTS}, targets{LEVELS * PLANES};
@@ -153,6 +154,7 @@ struct Tile {
             w.x0 = round_down(w.x0, LANES), w.x1 = round_up(w.x1, LANES);
             portions += (w.j1 - w.j0 + ROWS - 1) / ROWS * (AT_ONCE / w.pass->at_once);
             w.records.find(job.first + w.step, *w.pass), w.unstored.find(pipe.level[q].pass, w.records);
+            w.injected.find(job.first + w.step, *w.pass);
             for (int mask = 0; mask < VARIANTS; mask++) {
                 const Variant& variant = *w.pass->variant[mask];
                 w.first[mask] = next;
@@ -247,6 +249,7 @@ struct Tile {
                 plan.layers.each_region(i + k, pass.at_once, j, min(j + ROWS, w.j1), w.x0, w.x1, compute);
                 upcoming.next_portion();
             }
+            w.injected.add(call, pass, i + k, pass.at_once, out, w.j0, w.j1, w.x0, w.x1);
             record_cells(w.records, call, pass, i + k, out, from, to);
         }
         for (long n = max(i, w.lo); n < min(i + AT_ONCE, w.hi); n++)

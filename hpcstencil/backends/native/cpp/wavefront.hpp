@@ -11,6 +11,7 @@
 #include "cell_samples.hpp"
 #include "field_drift.hpp"
 #include "ghosts.hpp"
+#include "injection.hpp"
 #include "slanted_tiles.hpp"
 #include "snapshot_copies.hpp"
 
@@ -131,6 +132,7 @@ struct Sweep {
     List<Chunks> chunk{LEVELS};             // of a level's rows in this tile
     List<Records> records{LEVELS};
     List<Unstored> unstored{LEVELS};
+    List<Injected> injected{LEVELS};
     List<Rows> written{PLANES};  // by a pass
     VariantPlanes read;
     Prefetch upcoming, tile_edge;
@@ -149,13 +151,14 @@ struct Sweep {
           tiles{pipe, part.from, part.to, {}, upward},
           width(round_up(wavefront.call.count[2], LANES)) {
         for (int t = 0; t <= pipe.steps; t++)
-            prepare(call.parameters, call.constants, call.clock[0] + (wavefront.first_step(k) + t) * call.clock[2],
-                    call.clock[2], scalars[t]);
+            prepare(call.parameters, call.constants, call.clock[0], wavefront.first_step(k) + t, call.clock[2],
+                    scalars[t]);
         for (int f = 0; f < FIELDS; f++) start_drift[f] = wavefront.drift_before(k, f);
         for (int q = 1; q < pipe.levels; q++) {
             const Pass& pass = passes[pipe.level[q].pass];
             records[q].find(wavefront.first_step(k) + pipe.level[q].step, pass);
             unstored[q].find(pipe.level[q].pass, records[q]);
+            injected[q].find(wavefront.first_step(k) + pipe.level[q].step, pass);
             for (int mask = 0; mask < VARIANTS; mask++)
                 for (int n = 0; n < pass.variant[mask]->planes; n++) {
                     const Plane& plane = pass.variant[mask]->plane[n];
@@ -332,6 +335,7 @@ struct Sweep {
                         });
                     upcoming.next_portion(), tile_edge.next_portion();
                 }
+            injected[q].add(call, pass, i + n, pass.at_once, to, j0, j1, 0, width);
             record_cells(records[q], call, pass, i + n, to, first, end);
         }
         for (int o = 0; o < pass.outputs; o++)
