@@ -16,6 +16,7 @@ from hpcstencil.adjoint.stages import separate
 from hpcstencil.numerics.schedule import StepRange
 from hpcstencil.numerics.topology import Topology
 from hpcstencil.problem.decomposition import most_steps
+from hpcstencil.problem.problem import Problem
 from hpcstencil.symbolic.differentiate import ZERO
 from hpcstencil.validation.errors import InputError
 from hpcstencil.validation.messages import shown
@@ -89,11 +90,17 @@ def steps_at_once(adjoint: Adjoint, topology: Topology, kernel: str, injected: b
         return 1
     if adjoint.conditions_follow_time:  # native code computes the ghost cells of an array at one time
         return 1
-    most = MOST[topology.ndim] // (1 if separate(method) else len(method.stages))
+    most = MOST[topology.ndim] // (1 if separate(method) else _stages(adjoint.forward))
     counts = [n for n in range(1, most + 1) if most_steps(adjoint.reversing(topology, n), topology)]
     steps = _added_every(adjoint, injected) or steps_of(adjoint.forward).total
     # the fewest groups, as `groups_of` makes them; of these counts, that which leaves the fewest steps alone
     return min(counts or [1], key=lambda n: (steps // n + steps % n, steps % n, -n))
+
+
+def _stages(problem: Problem) -> int:
+    """The number of stages of a step, without those that move only memories of absorbing layers."""
+    groups = {group for name, group in problem.groups.items() if name not in problem.begin_at_zero}
+    return sum(stage.group is None or stage.group in groups for stage in problem.method.stages)
 
 
 def _added_every(adjoint: Adjoint, injected: bool) -> int | None:

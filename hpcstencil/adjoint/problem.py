@@ -55,6 +55,7 @@ from hpcstencil.symbolic.expressions import (
     walk,
 )
 from hpcstencil.symbolic.stencil_reach import Discretization
+from hpcstencil.symbolic.vanishing import where_adjoint_matters
 from hpcstencil.validation.errors import InputError
 from hpcstencil.validation.messages import at, listing, unknown
 
@@ -111,7 +112,8 @@ class Adjoint:
     stand outside reductions, by name. ``sample_slope`` is the derivative of `Misfit.term` with respect to the sample, if there
     is a misfit. ``parts`` are parts of `rates`: those that come from the adjoint.u of a group of fields, by group, if the
     method moves one group at a time, and those of `stages.reversed_two_step` for a two-step method. ``hats`` are the hat
-    functions of the time series among the unknowns, by key.
+    functions of the time series among the unknowns, by key. ``layered`` are those fields adjoint.u that are 0 outside absorbing
+    layers, because they have no effect there.
     """
 
     unknowns: tuple[Unknown, ...]
@@ -123,6 +125,7 @@ class Adjoint:
     sample_slope: Node = ZERO
     parts: Mapping[int, Mapping[str, Node]] = field(default_factory=dict)
     hats: Mapping[str, HatFunctions] = field(default_factory=dict)
+    layered: tuple[str, ...] = ()
 
     @cached_property
     def rates(self) -> dict[str, Node]:
@@ -217,6 +220,7 @@ class Adjoint:
             method=reverse,
             groups=groups,
             parts={number: parts[group] for number, group in part_of.items()},
+            begin_at_zero=tuple(name for name in (*forward.begin_at_zero, *self.layered) if name in fields),
             injected=self.injected,
         )
         if steps > 1:
@@ -316,8 +320,10 @@ def adjoint_of(problem: Problem, expressed: Iterable[str], verified: bool = Fals
         return found
 
     adjoints = {name: Field(ADJOINT + name) for name in fields}
-    trees = derivatives(rates, adjoints, TRANSPOSED)
+    layers = _layers(problem, rates)
+    trees = _cut(derivatives(rates, adjoints, TRANSPOSED), layers, TRANSPOSED)
     parts, begun = _by_group(problem, rates, derivatives), dict[str, Node]()
+    parts = {group: _cut(part, layers, ADJOINT) for group, part in parts.items()}
     if problem.method.multistep:
         apart = {name: plain[OF_APART + name] for name in problem.apart}
         parts, begun = _two_step(problem.method, rates, apart, derivatives)
@@ -329,7 +335,7 @@ def adjoint_of(problem: Problem, expressed: Iterable[str], verified: bool = Fals
     start = derivatives(initial, adjoints, "") if initial else {}
     start = {one.field: Field(one.field) + start[one.field] for one in parameters if start.get(one.field, ZERO) != ZERO}
     _refuse_noise(start)
-    products = _products(rates, places, space) if verified else {}
+    products = _products(rates, places, space, layers) if verified else {}
     everything = shared(
         {
             **trees,
@@ -358,12 +364,30 @@ def adjoint_of(problem: Problem, expressed: Iterable[str], verified: bool = Fals
     outer = {one.name: outside(objective, one.node) for one in parameters if one.kind == "number"}
     slopes = tuple(outside(objective, part) for part in reductions)
     of_sample = ZERO if misfit is None else outside(misfit.term, misfit.sample)
-    return Adjoint(unknowns, adjoint, reductions, slopes, outer, problem, of_sample, parts, hats)
+    layered = tuple(ADJOINT + name for name in layers)
+    return Adjoint(unknowns, adjoint, reductions, slopes, outer, problem, of_sample, parts, hats, layered)
 
 
-def _products(rates: Mapping[str, Node], places: Operands, space: Discretization) -> dict[str, Node]:
-    """The terms of the dot-product test for the right-hand sides ``rates``: of λ·(∂f/∂u v) and of (transposed field)·v."""
-    along: dict[Node, Node] = {Field(name): Field(TANGENT + name) for name in rates}
+def _layers(problem: Problem, rates: Mapping[str, Node]) -> dict[str, Node]:
+    """For memories of absorbing layers, a function that is 1 where their adjoints have an effect, and 0 elsewhere."""
+    found = {name: where_adjoint_matters(name, rates[name]) for name in problem.begin_at_zero if name in rates}
+    if problem.method.multistep:  # remembers slopes in other fields
+        return {}
+    return {name: inside for name, inside in found.items() if inside is not None}
+
+
+def _cut(trees: Mapping[str, Node], layers: Mapping[str, Node], prefix: str) -> dict[str, Node]:
+    """The trees, those of memories of ``layers`` cut to these. ``prefix`` begins the names of the trees."""
+    of_layers = {prefix + field: inside for field, inside in layers.items()}
+    return {name: times(of_layers.get(name, ONE), tree) for name, tree in trees.items()}
+
+
+def _products(
+    rates: Mapping[str, Node], places: Operands, space: Discretization, layers: Mapping[str, Node]
+) -> dict[str, Node]:
+    """The terms of the dot-product test for the right-hand sides ``rates``: of λ·(∂f/∂u v) and of (transposed field)·v, with v
+    cut to ``layers``."""
+    along: dict[Node, Node] = {Field(name): times(layers.get(name, ONE), Field(TANGENT + name)) for name in rates}
     adjoints = {name: Field(ADJOINT + name) for name in rates}
     return {
         "tangent": total(

@@ -156,7 +156,7 @@ SHOT = {"name": "acoustic", "c": 1.3, "source": 2.0, "xs": 0.6, "ys": 0.4, "f0":
 # name: (tables, steps that are reversed together)
 TOGETHER = {
     "walls": ({"equation": SHOT, "boundary": {"x": {"dirichlet": 0.0}}, "gradient": {"of": ["equation.c"]}}, 10),
-    "layers": ({"equation": SHOT, "boundary": {"x": OPEN, "y": OPEN}, "gradient": {"of": ["equation.c"]}}, 2),
+    "layers": ({"equation": SHOT, "boundary": {"x": OPEN, "y": OPEN}, "gradient": {"of": ["equation.c"]}}, 5),
     "sponge": (
         {
             "equation": SHOT,

@@ -1,53 +1,16 @@
 """Where the memory fields of absorbing layers are 0, so that passes need not compute them.
 
-A memory field ψ of a layer along an axis follows ∂ψ/∂t = -(α + σ) ψ - σ ∂_x u, and begins at 0. It stays 0 where σ, a function
-of one coordinate, is 0: everywhere but in the layers of its axis. `profile` proves this from the tree of ∂ψ/∂t.
+`symbolic.vanishing.profile` proves it from the trees.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hpcstencil.problem.problem import Problem
-from hpcstencil.symbolic.expressions import OPERATORS, Constant, Coordinate, Field, Node, Pointwise, walk
-from hpcstencil.symbolic.stencil_reach import axes_of
-
-
-def vanishes(tree: Node, fields: Collection[str], zeros: Collection[Node] = ()) -> bool:
-    """Return whether the tree is 0 wherever the ``fields`` and the trees ``zeros`` are, there and in neighbouring cells."""
-    if tree in zeros:
-        return True
-    match tree:
-        case Constant(value):
-            return value == 0.0
-        case Field(name):
-            return name in fields
-        case Pointwise("add" | "subtract" | "negative", arguments) | Pointwise("where", (_, *arguments)):
-            return all(vanishes(argument, fields, zeros) for argument in arguments)
-        case Pointwise("multiply", (a, b)):
-            return vanishes(a, fields, zeros) or vanishes(b, fields, zeros)
-        case Pointwise("divide", (a, _)):
-            return vanishes(a, fields, zeros)
-    return isinstance(tree, OPERATORS) and vanishes(tree.operand, fields, zeros)
-
-
-def profile(name: str, rate: Node) -> tuple[int, Node] | None:
-    """Return (axis, function of its coordinate) so that the field ``name`` stays 0 wherever the function is 0.
-
-    ``rate`` is the time derivative of the field. The result is None if there is no such function.
-    """
-    candidates = {part for part in walk(rate) if isinstance(part, Pointwise) and is_profile(part)}
-    found = [part for part in candidates if vanishes(rate, (name,), (part,))]
-    if not found:
-        return None
-    best = min(found, key=lambda part: (len(list(walk(part))), repr(part)))
-    return min(axes_of(best)), best
-
-
-def is_profile(tree: Node) -> bool:
-    """Return whether the tree is a function of one coordinate and nothing else."""
-    return len(axes_of(tree)) == 1 and all(isinstance(part, Constant | Coordinate | Pointwise) for part in walk(tree))
+from hpcstencil.symbolic.expressions import Field, Node, walk
+from hpcstencil.symbolic.vanishing import profile, vanishes
 
 
 @dataclass(frozen=True)
