@@ -63,7 +63,8 @@ def several_at_once(sweep: Sweep, steps: int, communicator: Communicator | None 
     """The same sweep, which reverses ``steps`` steps together."""
     problem = sweep.adjoint.reversing(sweep.forward.plan.topology, steps)
     several = simulation_of(problem, communicator, devices, sweep.forward.kernel)
-    return replace(sweep, several=several, at_once=steps)
+    injected = sweep.injected and several.steps.injection is not None  # the blocks may be too thin
+    return replace(sweep, several=several, at_once=steps, injected=injected)
 
 
 def objective(sweep: Sweep, fields: Mapping[str, Any], numbers: Mapping[str, float]) -> float:

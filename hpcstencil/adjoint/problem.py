@@ -158,7 +158,7 @@ class Adjoint:
         linear, only initial values are asked for, and the objective is taken at the end or at receivers that record a field.
         """
         added = self.forward.adds_every is not None and not self.injected
-        return added or any(Field(name) in self.read for name in self.forward.trees)
+        return added or any(isinstance(part, Field) and part.name in self.forward.trees for part in self.read)
 
     @property
     def follows_time(self) -> bool:
@@ -181,8 +181,11 @@ class Adjoint:
     def movers(self) -> dict[str, set[int]]:
         """The groups of those fields u whose adjoint.u moves a field of a reverse step, by that field."""
         groups = self.forward.groups
-        owners = {Field(ADJOINT + name): groups.get(name, 0) for name in self.forward.trees}
-        return {name: {owners[part] for part in walk(tree) if part in owners} for name, tree in self.rates.items()}
+        owners = {ADJOINT + name: groups.get(name, 0) for name in self.forward.trees}
+        read = {
+            name: {part.name for part in walk(tree) if isinstance(part, Field)} for name, tree in self.rates.items()
+        }
+        return {name: {owners[part] for part in parts if part in owners} for name, parts in read.items()}
 
     def reversing(self, topology: Topology, steps: int = 1) -> Problem:
         """The problem on these blocks whose step reverses ``steps`` steps of the equation, with their size as dt.

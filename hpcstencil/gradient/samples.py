@@ -12,7 +12,7 @@ import copy
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import jax
@@ -30,7 +30,7 @@ from hpcstencil.problem.receivers import Receivers
 from hpcstencil.simulation.simulation import Simulation
 from hpcstencil.simulation.streams.probes import BUFFER, MOST_RECORDS, gathered, interpolated, parts_of, weights_of
 from hpcstencil.symbolic import numpy_evaluate
-from hpcstencil.symbolic.expressions import Node, Time, data_field
+from hpcstencil.symbolic.expressions import Field, Node, Time, data_field
 
 MOST_BYTES = 2**26  # of the values that one call adds
 
@@ -50,7 +50,9 @@ class Samples:
         assert misfit is not None
         self.forward, self.backward, self.observed = forward, backward, observed
         self.misfit, self.slope = misfit, adjoint.sample_slope
-        self.receivers: Receivers = forward.problem.receivers[misfit.table]
+        receivers, recorded = forward.problem.receivers[misfit.table], misfit.recorded
+        # of an expression that is a field, the field
+        self.receivers = replace(receivers, field=recorded.name) if isinstance(recorded, Field) else receivers
         self.every = self.receivers.every
         self.part = parts_of(forward, {misfit.table: self.receivers})
         size = -(BUFFER // (max(1, self.part.size) * forward.dtype.itemsize))

@@ -66,6 +66,9 @@ class States(Protocol):
     def removed(self, step: int) -> Fields:
         """Return a state other than state 0, which is not stored any more."""
 
+    def drop(self, first: int) -> None:
+        """Drop the states from step ``first`` on, which is more than 0."""
+
     def clear(self) -> None:
         """Drop all states but state 0."""
 
@@ -92,8 +95,11 @@ class InMemory:
     def removed(self, step: int) -> Fields:
         return self.held.pop(step)
 
+    def drop(self, first: int) -> None:
+        self.held = {step: state for step, state in self.held.items() if step < first}
+
     def clear(self) -> None:
-        self.held = {0: self.held[0]}
+        self.drop(1)
 
 
 class OnDisk:
@@ -217,9 +223,13 @@ class OnDisk:
             if step:
                 self._write(step)
 
+    def drop(self, first: int) -> None:
+        self.held = {step: state for step, state in self.held.items() if step < first}
+        self.written = {step for step in self.written if step < first}
+        remove_stale(self.output, self.simulation.communicator, after=first - 1)
+
     def clear(self) -> None:
-        self.held, self.written = {0: self.held[0]} if self.held else {}, set()
-        remove_stale(self.output, self.simulation.communicator, after=-1)
+        self.drop(1)
 
     def _write(self, step: int) -> None:
         if step in self.written:

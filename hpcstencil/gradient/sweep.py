@@ -261,8 +261,15 @@ class Sweep:
             self.samples.begin(fields)
             self.samples.slopes = at.slopes
             return None
-        recorded = [stored.recorded(step) for step in stored.steps if step]
-        self.samples.begin(fields, [samples for samples in recorded if samples is not None])
+        recorded, count = list[np.ndarray](), 0
+        for step in stored.steps[1:]:
+            samples = stored.recorded(step)
+            count += 0 if samples is None else len(samples)
+            if count != step // self.samples.every + 1:  # the state is one that the sweep stored again in reverse
+                stored.drop(step)
+                break
+            recorded += [] if samples is None else [samples]
+        self.samples.begin(fields, recorded)
         return self.samples
 
     def groups_to(self, step: int, begin: Sequence[int]) -> list[StepRange]:

@@ -89,6 +89,20 @@ def test_an_interrupted_sweep_has_the_same_bits(tmp_path, name, storage, kernel)
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("calls", [15, 17, 19, 21, 25])
+def test_a_sweep_that_is_killed_continues_from_its_stored_states(tmp_path, calls):
+    """Without a checkpoint, and also where states were stored again in reverse, without what was recorded before them."""
+    tables, path = PROBLEMS["receivers"], tmp_path / "g.h5"
+    members = members_from({**tables, "gradient": {**tables["gradient"], "storage": "disk"}, "checkpoint": {}})
+    expected = bytes_of(in_memory(members))
+    assert attempt(members, path, calls) is None
+    for checkpoint in list_checkpoints(path):
+        checkpoint.unlink()
+    assert list_states(path)
+    assert bytes_of(attempt(members, path, 1000)) == expected
+    assert not list_states(path)
+
+
 @pytest.mark.parametrize("states", [2, 3, 5])
 def test_the_schedule_continues_from_any_place(states):
     """It uses the states that are stored there, and never stores too many."""

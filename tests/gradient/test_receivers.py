@@ -87,6 +87,15 @@ def test_receivers_give_what_at_gives_at_the_same_places():
             assert np.allclose(found.arrays[name], array, rtol=0, atol=1e-13 * np.abs(array).max())
 
 
+@pytest.mark.parametrize("kernel", ["shift", "native"])
+def test_an_expression_that_is_a_field_is_the_field(kernel):
+    given = tables({"J": "sum(cable**2)"})
+    expected = members_from(given, kernel=kernel).sweeps[0]
+    given["probes"]["cable"] = {"expression": "u", **PLACES, "every_steps": 2}
+    found = members_from(given, kernel=kernel).sweeps[0]
+    same_bits(*(sweep(sweep.forward.initial_fields(), 3) for sweep in (found, expected)))
+
+
 def test_terms_beside_the_receivers_are_taken_at_the_end():
     both, receivers, end = (
         result_of(tables({"J": text}))

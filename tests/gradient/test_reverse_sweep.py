@@ -236,6 +236,24 @@ def test_a_linear_equation_needs_no_states_for_initial_values(integrator, kernel
     assert np.allclose(found, expected, rtol=0, atol=1e-13 * np.abs(expected).max())
 
 
+@pytest.mark.parametrize("kernel", ["shift", "native"])
+def test_states_are_needed_where_only_differences_beyond_walls_read_them(kernel):
+    given = {
+        "grid": {"shape": [12, 9], "upper": [1.2, 0.9]},
+        "equation": {"name": "maxwell"},
+        "boundary": {"x": {"dirichlet": 0.0}},
+        "initial": {"Ez": "sin(x)*cos(4*y)", "By": "0.1*y"},
+        "numerics": {"integrator": "leapfrog", "precision": "float64"},
+        "time": {"end": 0.1, "dt": 0.02},
+        "objective": {"J": "integral(Ez**2)"},
+        "gradient": {"of": ["equation.c"]},
+    }
+    sweep = sweep_of(given, kernel=kernel)
+    assert sweep.adjoint.needs_states
+    start = {name: np.asarray(array) for name, array in sweep.forward.initial_fields().items()}
+    assert all(abs(slope - 2) < 0.05 for slope in taylor_slopes(sweep, start))
+
+
 def test_a_parameter_of_both_groups_of_leapfrog():
     """A is in the rates of both, so that the reversed steps are not leapfrog themselves."""
     given = tables("leapfrog", boundary={"y": {"dirichlet": "B"}}, initial={"u": "sin(9*x)", "v": "cos(6*y)"})

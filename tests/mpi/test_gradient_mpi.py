@@ -52,6 +52,12 @@ PROBLEMS = {
         },
     ),
     "volume": ({"name": "gray_scott", "D_u": 0.2, "D_v": 0.1}, (11, 9, 8), {"y": {"dirichlet": 0.3}}),
+    "tank": (  # its source depends on the time
+        {"name": "acoustic", "c": 1.3, "source": 2.0, "xs": 1.1, "ys": 0.7, "f0": 2e4, "t0": 1e-5},
+        (47, 50),
+        {"x": {"dirichlet": 0.0}},
+    ),
+    "cavity": ({"name": "maxwell"}, (46, 51), {"x": {"dirichlet": 0.0}}),
 }
 FIELDS = {
     "staggered": ("h", "u", "v"),
@@ -59,6 +65,8 @@ FIELDS = {
     "transfer": ("u", "v"),
     "volume": ("u", "v"),
     "layers": ("p", "q"),
+    "tank": ("p", "q"),
+    "cavity": ("Ez", "Bx"),
 }
 NUMBERS = {
     "staggered": ("g", "nu"),
@@ -66,6 +74,8 @@ NUMBERS = {
     "transfer": ("h", "k"),
     "volume": ("F", "D_u"),
     "layers": ("c", "source"),
+    "tank": ("c", "source"),
+    "cavity": ("c",),
 }
 # Receivers beside each other, in the same cells and at the boundary: each process has some, and cells of others.
 RECEIVERS = {
@@ -75,6 +85,8 @@ RECEIVERS = {
     "layers": {"field": "p", "x": [1.1, 0.1, 1.13, 2.1, 1.1], "y": [0.9, 0.2, 0.94, 1.8, 0.9]},
     "transfer": {"expression": "u*v", "x": [1.1, 0.1, 1.13, 2.1, 1.1], "y": [0.9, 0.02, 0.94, 1.69, 0.9]},
     "volume": {"field": "v", "x": [0.5, 0.52, 1.0], "y": [0.45, 0.46, 0.1], "z": [0.4, 0.4, 0.7]},
+    "tank": {"field": "p", "x": [1.1, 0.1, 1.36, 2.6, 1.1], "y": [0.01, 0.2, 1.52, 2.99, 0.9]},
+    "cavity": {"field": "Ez", "x": [1.1, 0.1, 1.32, 2.5, 1.1], "y": [0.01, 0.2, 1.56, 3.09, 0.9]},
 }
 # (problem, precision, integrator, number of processes on which CI runs it)
 ROWS = [
@@ -155,16 +167,27 @@ def test_every_decomposition_gives_the_same_gradient(communicator, row, objectiv
             assert block.tobytes() == np.ascontiguousarray(whole[key][index]).tobytes(), (key, devices)
 
 
-@pytest.mark.parametrize("objective", [tables, of_receivers])
-@pytest.mark.parametrize("row", [
-    pytest.param(row, id=row[0], marks=() if row[3] == environment_size() else pytest.mark.long)
-    for row in ROWS if row[0] in ("staggered", "volume")
+TOGETHER = [
+    *((row, tables) for row in ROWS if row[0] in ("staggered", "volume")),
+    (ROWS[1], of_receivers),
+    (("tank", "float32", "leapfrog", 2), of_receivers),
+    (("cavity", "float64", "leapfrog", 4), of_receivers),
+]
+
+
+@pytest.mark.parametrize("row, objective", [
+    pytest.param(
+        row, objective, id=f"{objective.__name__}-{row[0]}", marks=() if row[3] == environment_size() else pytest.mark.long
+    )
+    for row, objective in TOGETHER
 ])  # fmt: skip
 def test_steps_that_are_reversed_together_give_the_same_gradient(communicator, row, objective):
     given = objective(*row[:3])
     value, numbers, whole = from_rank_0(communicator, lambda: found(sweep_of(given, kernel="native"), 5))
     for devices in (1, 2):
         sweep = several_at_once(sweep_of(given, communicator, devices, "native"), 2, communicator, devices)
+        if row[0] in ("tank", "cavity") and communicator.size == row[3]:
+            assert sweep.injected == (devices == 1)
         others = found(sweep, 1)
         assert others[:2] == (value, numbers)
         index = tuple(slice(*r) for r in sweep.forward.ranges)
