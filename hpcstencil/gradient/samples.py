@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -78,12 +79,13 @@ class Samples:
 
     # ---- forwards ----
 
-    def begin(self, fields: Fields, recorded: Sequence[np.ndarray] = ()) -> None:
-        """Begin to record a run, with the fields at t = 0, or after the results of earlier calls of `drain`. Collective."""
+    def begin(self, fields: Fields, parameters: Mapping[str, Any], recorded: Sequence[np.ndarray] = ()) -> None:
+        """Begin to record a run with these ``parameters``: its ``fields`` at t = 0, or what follows the results of earlier
+        calls of `drain`, if there are any. Collective."""
         if self.spread is None:
             self.weights = weights_of(self.forward, {self.misfit.table: self.receivers}, self.part, fields)
             self.spread = Spread(self.forward, self.receivers, self._all_weights())
-        self.taken, self.rows, self.drained = 0, [*recorded], len(recorded)
+        self.parameters, self.taken, self.rows, self.drained = parameters, 0, [*recorded], len(recorded)
         if not recorded:
             self._record(fields, 0.0)
 
@@ -138,7 +140,7 @@ class Samples:
 
     def _record(self, fields: Fields, time: float) -> None:
         if RECORDED in self.backward.derived:
-            (array,) = self.backward.derived[RECORDED](fields, self.forward.problem.parameters, time)
+            (array,) = self.backward.derived[RECORDED](fields, self.parameters, time)
             fields = {self.receivers.field: array}
         self.cells.record(self.taken, fields)
         self.taken += 1

@@ -257,8 +257,9 @@ class Sweep:
         """
         if self.samples is None:
             return None
+        parameters = self.forward.problem.parameters
         if at.step < self.steps:
-            self.samples.begin(fields)
+            self.samples.begin(fields, parameters)
             self.samples.slopes = at.slopes
             return None
         recorded, count = list[np.ndarray](), 0
@@ -269,7 +270,7 @@ class Sweep:
                 stored.drop(step)
                 break
             recorded += [] if samples is None else [samples]
-        self.samples.begin(fields, recorded)
+        self.samples.begin(fields, parameters, recorded)
         return self.samples
 
     def groups_to(self, step: int, begin: Sequence[int]) -> list[StepRange]:
@@ -309,7 +310,7 @@ class Sweep:
         values, done = list[float](), 0
         fields = self.copied(self.forward.begun(fields, self.first_slopes))
         if self.samples is not None:
-            self.samples.begin(fields)
+            self.samples.begin(fields, self.forward.problem.parameters)
         for step in sorted({*self.reduced_at, self.steps}):
             fields, done = self.taken(fields, done, step, recorder=self.samples), step
             if step in self.reduced_at:

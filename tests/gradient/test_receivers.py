@@ -128,7 +128,7 @@ CASES = {
 
 
 @pytest.mark.parametrize(
-    "case", [pytest.param(case, marks=() if case == "solid" else pytest.mark.long) for case in CASES]
+    "case", [pytest.param(case, marks=pytest.mark.long if case == "staggered" else ()) for case in CASES]
 )
 def test_remainders_are_of_second_order(case, tmp_path):
     observed = np.random.default_rng(2).standard_normal((4 if case == "solid" else 6, 4))
