@@ -61,11 +61,10 @@ class Samples:
         values = np.zeros((self.records, self.part.size), forward.dtype)
         made = CellSamples if RECORDED in backward.derived else forward.steps.cell_samples
         self.cells = made(self.part.cells, values, self.part.width, forward.device_grid.devices)
-        self.taken, self.rows, self.drained = (
-            0,
-            list[np.ndarray](),
-            0,
-        )  # in the buffer, values of those before, and drained
+        self.parameters: Mapping[str, Any] = {}
+        self.taken = 0  # records in the buffer
+        self.rows: list[np.ndarray] = []  # the values of the records before those
+        self.drained = 0  # how many of these have been drained
         self.slopes: np.ndarray | None = None
         self.weights: list[np.ndarray] = []
         self.spread: Spread | None = None
