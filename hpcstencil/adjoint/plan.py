@@ -30,7 +30,8 @@ class SweepPlan:
     """The steps of a run in ``groups`` that are reversed together, the number of stored ``states``, and the bytes of a state on
     each process. ``states`` is 0 if none are needed. ``bytes_beside`` is the memory of a process for all other fields of the
     sweep: those of the equation, of the reverse steps, and of native code. States that are stored ``on_disk`` take
-    ``file_bytes`` each there, all processes together, except the first one, which stays in memory."""
+    ``file_bytes`` each there, all processes together, except the first one, which stays in memory, and ``recorded_bytes`` for
+    the samples of receivers."""
 
     groups: tuple[int, ...]
     states: int
@@ -38,6 +39,7 @@ class SweepPlan:
     bytes_beside: int
     on_disk: bool = False
     file_bytes: int = 0
+    recorded_bytes: int = 0
 
     @property
     def bytes(self) -> int:
@@ -48,7 +50,7 @@ class SweepPlan:
     @property
     def bytes_on_disk(self) -> int:
         """The largest size of all states on disk."""
-        return max(self.states - 1, 0) * self.file_bytes if self.on_disk else 0
+        return max(self.states - 1, 0) * self.file_bytes + self.recorded_bytes if self.on_disk else 0
 
     @property
     def steps(self) -> int:
@@ -148,9 +150,11 @@ def plan_of(adjoint: Adjoint, topology: Topology, at_once: int, injected: bool, 
     # much again for the ghost cells of the steps of a sweep.
     reverse, reductions = len(adjoint.rates), len(adjoint.reductions)
     beside = 2 * size + (reductions + 2 * reverse + 4 * constant) * one + size + (size + reverse * one) // 2
+    recorded = 0
     if problem.misfit is not None:  # the samples of all receivers, their data, and the derivatives with respect to them
         receivers = problem.receivers[problem.misfit.table]
-        beside += (2 + len(problem.misfit.data)) * (run.total // receivers.every + 1) * len(receivers.places) * 8
+        recorded = (run.total // receivers.every + 1) * len(receivers.places) * 8
+        beside += (2 + len(problem.misfit.data)) * recorded
     if not adjoint.needs_states:
         return SweepPlan(groups, 0, size, beside)
     states = gradient.checkpoints or len(groups)
@@ -163,4 +167,4 @@ def plan_of(adjoint: Adjoint, topology: Topology, at_once: int, injected: bool, 
                 "give more, or take more processes"
             )
     on_disk, file_bytes = gradient.storage == "disk", len(problem.changing) * problem.cells * itemsize
-    return SweepPlan(groups, min(states, len(groups)), size, beside, on_disk, file_bytes)
+    return SweepPlan(groups, min(states, len(groups)), size, beside, on_disk, file_bytes, recorded)

@@ -185,6 +185,10 @@ class Sweep:
             if isinstance(error, NumericsError) or (course is ALONE and error.shared):
                 stored.clear()
             raise
+        except KeyboardInterrupt:  # which a program handles itself; other processes may not have it
+            if course is ALONE and self.forward.communicator.size == 1:
+                stored.clear()
+            raise
         stored.clear()
         return result
 

@@ -13,7 +13,7 @@ import numpy as np
 from hpcstencil.adjoint.limits import plan_of_fit
 from hpcstencil.adjoint.members import data_of_member, differing, per_member, refuse_own_steps, single_runs
 from hpcstencil.adjoint.plan import injects, plan_of, steps_at_once
-from hpcstencil.adjoint.problem import adjoint_of
+from hpcstencil.adjoint.problem import Unknown, adjoint_of
 from hpcstencil.adjoint.run_steps import steps_of
 from hpcstencil.config.paths import stream_paths
 from hpcstencil.config.provenance import to_toml
@@ -32,6 +32,7 @@ from hpcstencil.simulation.measurement_cache import key, recall
 from hpcstencil.simulation.memory_estimate import memory
 from hpcstencil.simulation.prepared import Prepared
 from hpcstencil.validation.errors import InputError
+from hpcstencil.validation.messages import listing
 
 BY_METHOD = {"direct": "", "fft": ", applied by Fourier transforms: the last digits depend on the decomposition"}
 SHOWN = 49  # largest number of weights of a stencil, or receivers of a table, that are printed in full
@@ -90,8 +91,18 @@ def _without_long_lists(config: Config) -> Config:
     return replace(config, equation=replace(config.equation, stencils=kept), probes=probes)
 
 
+def _in_words(one: Unknown, problem: Problem) -> str:
+    """An entry of gradient.of, and how many values it has."""
+    if one.kind == "number":
+        return f"{one.key} (a number)"
+    if one.kind == "series":
+        return f"{one.key} ({problem.sampled[one.name]} samples)"
+    return f"{one.key} ({' x '.join(map(str, problem.config.grid.shape))} values)"
+
+
 def _gradient(problem: Problem, topology: Topology, kernel: str) -> list[str]:
-    """Return a line with the plan of the reverse sweep, if the input asks for a gradient, and one with that of a fit.
+    """Return lines with what to differentiate by and the plan of the reverse sweep, if the input asks for a gradient, and one
+    with the plan of a fit.
 
     Raises InputError for what has no gradient yet, and for limits of the fit that do not make sense.
     """
@@ -114,7 +125,10 @@ def _gradient(problem: Problem, topology: Topology, kernel: str) -> list[str]:
     memory = f"{stored}{' on disk' * plan.on_disk}, about {human(plan.bytes)} in all per process"
     of = f"{len(runs)} members one after the other, " if problem.members else ""
     taken, steps = sum(one.taken for one in plans), sum(one.steps for one in plans)
-    lines = [f"gradient              {of}{memory}, {taken} steps taken to reverse {steps}"]
+    lines = [
+        f"derivatives by        {listing([_in_words(one, problem) for one in adjoint.unknowns])}",
+        f"gradient              {of}{memory}, {taken} steps taken to reverse {steps}",
+    ]
     if size := max(one.bytes_on_disk for one in plans):
         lines.append(f"states on disk        {human(size)} in all{_room(Path.cwd(), size)}")
     if problem.config.fit is not None:

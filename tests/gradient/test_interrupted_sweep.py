@@ -16,6 +16,7 @@ from hpcstencil.adjoint.checkpointing import Advance, actions
 from hpcstencil.checkpoint.paths import list_checkpoints
 from hpcstencil.gradient import resumable
 from hpcstencil.gradient.stored_states import WHAT, OnDisk, beside, list_states
+from hpcstencil.gradient.sweep import Sweep
 from hpcstencil.simulation.event_loop import StopRequests
 from hpcstencil.validation.errors import InputError, NumericsError
 
@@ -129,7 +130,11 @@ def test_the_schedule_continues_from_any_place(states):
         assert left == [*reversed(range(end))] and reached == (end == steps)
 
 
-def test_states_on_disk_are_removed_after_a_sweep_and_after_one_that_fails(tmp_path):
+def interrupted(*_):
+    raise KeyboardInterrupt
+
+
+def test_states_on_disk_are_removed_after_a_sweep_and_after_one_that_fails(tmp_path, monkeypatch):
     given = {**GIVEN, "gradient": {**GIVEN["gradient"], "storage": "disk"}}
     sweep = sweep_of(given)
     fields, path = sweep.forward.initial_fields(), tmp_path / "g.h5"
@@ -149,6 +154,11 @@ def test_states_on_disk_are_removed_after_a_sweep_and_after_one_that_fails(tmp_p
     assert all(np.array_equal(found.arrays[key], array) for key, array in expected.arrays.items())
     assert max(held for held, _ in most) == 3  # state 0, the one that steps began with, and the newest
     assert max(files for _, files in most) == 3
+    with monkeypatch.context() as context:
+        context.setattr(Sweep, "reversed", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            sweep(fields, 4)
+    assert list(tmp_path.iterdir()) == []
     blown = {**fields, "u": fields["u"] * 1e200}
     with pytest.raises(NumericsError):
         sweep(blown, 4)
