@@ -144,7 +144,7 @@ class Adjoint:
         values = [v for (operand, _, _), face in self.problem.faces.items() if operand in parts for v in face.values]
         return parts | {part for value in values for part in walk(value)}
 
-    @property
+    @cached_property
     def injected(self) -> str:
         """The field adjoint.u to which the derivatives with respect to samples are added as they are; "" if there is none,
         because the objective has no receivers, or because these do not record a field that has a time derivative."""
@@ -152,7 +152,7 @@ class Adjoint:
         (name, tree), *others = [*sampled.items()] or [("", ZERO)]
         return name if tree == Field(SAMPLES_SEED) and not others else ""
 
-    @property
+    @cached_property
     def needs_states(self) -> bool:
         """Whether reverse steps, or what is added between them, need the fields before the steps: not if the equation is
         linear, only initial values are asked for, and the objective is taken at the end or at receivers that record a field.

@@ -517,9 +517,7 @@ def _fit(raw: Mapping[str, object]) -> FitConfig:
     for table_name, given in fit.by_name.items():
         for name in given:
             if name not in known:
-                raise wrong(
-                    at("fit", table_name), f"names of gradient.of ({listing(known)})", name, "correct one of the two"
-                )
+                raise unknown(at("fit", table_name, name), "entry of gradient.of", name, known)
     return fit
 
 

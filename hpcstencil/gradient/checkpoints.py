@@ -8,7 +8,6 @@ the solution, and the results of the members of an ensemble that come before. St
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,7 +20,7 @@ from hpcstencil.checkpoint.checkpoint import read_checkpoint, write_checkpoint
 from hpcstencil.gradient import origin, tables
 from hpcstencil.gradient.course import Reached
 from hpcstencil.gradient.members import Members, Results
-from hpcstencil.gradient.tables import TABLES, part_of, shape_of
+from hpcstencil.gradient.tables import TABLES, part_of, shapes_of
 from hpcstencil.numerics.schedule import StepRange
 from hpcstencil.runtime.communicator import Communicator, from_rank_0
 from hpcstencil.simulation.file_blocks import checkpoint_block, from_checkpoint
@@ -61,7 +60,6 @@ def write(output: Path, members: Members, place: Place, digests: Mapping[str, st
     if simulation.problem.step_follows_solution:
         given |= {f"steps{n}": [tuple(part) for part in one.run.ranges] for n, one in enumerate(members.sweeps)}
     found = {name: np.array(table, np.float64) for name, table in given.items() if len(table)}
-    shapes = {f"{name} {axis}": n for name, table in found.items() for axis, n in enumerate(table.shape)}
     fields = {**reached.cotangents, **{f"sums/{key}": array for key, array in results.sums.items()}}
     blocks = {f"member{n}/{key}": block for key, each in results.blocks.items() for n, block in enumerate(each)}
     return write_checkpoint(
@@ -72,7 +70,7 @@ def write(output: Path, members: Members, place: Place, digests: Mapping[str, st
         time=sweep.run.time_of(reached.step),
         arrays={**{name: checkpoint_block(simulation, array) for name, array in fields.items()}, **blocks},
         ranges=simulation.ranges,
-        scalars={"member": place.number, "step": reached.step, **shapes},
+        scalars={"member": place.number, "step": reached.step, **shapes_of(found)},
         attributes=origin.attributes_of(WHAT, members, digests),
         keep=config.checkpoint.keep,
         method=config.output.method,
@@ -104,11 +102,8 @@ def read(path: Path, members: Members, digests: Mapping[str, str]) -> tuple[Plac
 
     def rows(name: str) -> list[Any]:
         """A table as nested lists; empty if there is none."""
-        shape = shape_of(name, scalars)
-        if not shape:
-            return []
-        values = tables.read(path, name, math.prod(shape), communicator, len(simulation.ranges))
-        found: list[Any] = values.reshape(shape).tolist()
+        values = tables.read_shaped(path, name, scalars, communicator, len(simulation.ranges))
+        found: list[Any] = [] if values is None else values.tolist()
         return found
 
     sweeps = []
@@ -124,7 +119,7 @@ def read(path: Path, members: Members, digests: Mapping[str, str]) -> tuple[Plac
     direct, values = list(sweeps[number].adjoint.direct), rows("values")
     parts = [(row[0], dict(zip(direct, row[1:], strict=True))) for row in rows("terms")]
     fields = list(sweeps[number].adjoint.rates) if step < sweeps[number].steps else []
-    slopes = np.array(rows("samples")) if shape_of("samples", scalars) else None
+    slopes = tables.read_shaped(path, "samples", scalars, communicator, len(simulation.ranges))
     arrays = [one.key for one in members.unknowns if one.kind in ("initial", "array")]
     series = [one.key for one in members.unknowns if one.kind == "series"]
     so_far = {key: np.array(row) for key in series for row in rows(f"series of {key}")}

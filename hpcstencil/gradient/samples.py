@@ -230,10 +230,9 @@ class CellsOfReceivers:
         cells = receivers.cells[points, numbers]
         for axis, (start, stop) in enumerate(topology.block()):
             n, more = topology.shape[axis], beyond[axis]
-            images = range(-((more + n - 1) // n), (more + n - 1) // n + 1) if topology.periodic[axis] else [0]
-            place = np.concatenate([cells[:, axis] + image * n for image in images])
-            many = len(place) // max(1, len(cells))
-            cells, points, numbers = np.tile(cells, (many, 1)), np.tile(points, many), np.tile(numbers, many)
+            most = -(-more // n) if topology.periodic[axis] else 0  # images on either side
+            place = np.concatenate([cells[:, axis] + image * n for image in range(-most, most + 1)])
+            cells, points, numbers = (np.concatenate([each] * (2 * most + 1)) for each in (cells, points, numbers))
             here = (place >= start - more) & (place < stop + more)
             cells[:, axis] = place - start
             cells, points, numbers = cells[here], points[here], numbers[here]

@@ -5,7 +5,6 @@ States are known by the number of steps before them. Each has the fields that th
 
 from __future__ import annotations
 
-import math
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -15,12 +14,12 @@ from typing import Protocol
 
 import numpy as np
 
-from hpcstencil.checkpoint.checkpoint import Part, read_checkpoint, write_checkpoint
+from hpcstencil.checkpoint.checkpoint import read_checkpoint, write_checkpoint
 from hpcstencil.checkpoint.paths import checkpoint_path, list_checkpoints, remove_locks, remove_stale, step_of
 from hpcstencil.checkpoint.seal import Damaged
 from hpcstencil.distributed.halo import Fields
 from hpcstencil.gradient import tables
-from hpcstencil.gradient.tables import TABLES, part_of, shape_of
+from hpcstencil.gradient.tables import TABLES, part_of, shapes_of
 from hpcstencil.runtime.communicator import Communicator, agree, from_rank_0
 from hpcstencil.runtime.filesystem import file_errors
 from hpcstencil.simulation.dry_run import human
@@ -196,12 +195,7 @@ class OnDisk:
         )
         with self._whole(path):
             _, scalars, _ = read_checkpoint(path, ranges, communicator, ())
-            shape = shape_of(SAMPLES, scalars)
-            return (
-                tables.read(path, SAMPLES, math.prod(shape), communicator, len(ranges)).reshape(shape)
-                if shape
-                else None
-            )
+            return tables.read_shaped(path, SAMPLES, scalars, communicator, len(ranges))
 
     def removed(self, step: int) -> Fields:
         state = self.held.pop(step, None) or self._read(step)
@@ -234,11 +228,8 @@ class OnDisk:
     def _write(self, step: int) -> None:
         if step in self.written:
             return
-        simulation, samples = self.simulation, self.samples.pop(step, None)
-        config, table, shape = simulation.problem.config, dict[str, Part](), dict[str, int]()
-        if samples is not None:
-            table = {TABLES + SAMPLES: part_of(samples, simulation.communicator, config.grid.ndim)}
-            shape = {f"{SAMPLES} {axis}": n for axis, n in enumerate(samples.shape)}
+        simulation, config = self.simulation, self.simulation.problem.config
+        recorded = {SAMPLES: self.samples.pop(step)} if step in self.samples else {}
         write_checkpoint(
             self.output,
             simulation.communicator,
@@ -250,8 +241,11 @@ class OnDisk:
             attributes=self.attributes,
             keep=ALL,
             method=config.output.method,
-            scalars=shape,
-            apart=table,
+            scalars=shapes_of(recorded),
+            apart={
+                TABLES + name: part_of(table, simulation.communicator, config.grid.ndim)
+                for name, table in recorded.items()
+            },
         )
         self.written.add(step)
 

@@ -117,6 +117,11 @@ class Sweep:
         return range(0, self.steps + 1 if self.samples else 0, self.forward.problem.adds_every or 1)
 
     @cached_property
+    def sample_times(self) -> list[float]:
+        """The times at which samples of receivers add to the objective."""
+        return [self.run.time_of(step) for step in self.sampled_at]
+
+    @cached_property
     def injections(self) -> Mapping[bool, Injection]:
         """What adds the derivatives with respect to samples while steps are reversed: one at a time (False), or several."""
         found = dict[bool, Injection]()
@@ -298,16 +303,11 @@ class Sweep:
 
     def parts(self, group: StepRange, course: Course) -> Iterator[StepRange]:
         """The parts in which a group is reversed, the last one first: one, unless no states are needed."""
-        left = group.count
+        left, added = group.count, self.samples.most_added if self.samples is not None and self.injected else EVERY
         while left:
-            count = left if self.adjoint.needs_states else min(left, course.most, self.most_injected)
+            count = left if self.adjoint.needs_states else min(left, course.most, added)
             left -= count
             yield group.part(left, count)
-
-    @property
-    def most_injected(self) -> int:
-        """The largest number of steps to reverse in a call, for the memory of what it adds."""
-        return self.samples.most_added if self.samples is not None and self.injected else EVERY
 
     def value(self, fields: Fields) -> float:
         """Return the objective for a run that begins with ``fields`` at t = 0. Collective. The fields are kept."""
@@ -320,7 +320,7 @@ class Sweep:
             if step in self.reduced_at:
                 values.append(float(self.reduced(fields, step)[OBJECTIVE]))
         if self.samples is not None:
-            values += self.samples.terms([self.run.time_of(step) for step in self.sampled_at])
+            values += self.samples.terms(self.sample_times)
         return math.fsum(values)
 
     def taken(
@@ -428,8 +428,7 @@ class Sweep:
 
         Raises NumericsError, on all processes, if a value is not finite.
         """
-        times = [self.run.time_of(step) for step in self.sampled_at]
-        return [] if recorder is None else [*map(self.finite, recorder.terms(times), times)]
+        return [] if recorder is None else [*map(self.finite, recorder.terms(self.sample_times), self.sample_times)]
 
     def finite(self, value: float, time: float) -> float:
         """Return a term of the objective. Raises NumericsError unless it is finite."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -18,6 +19,19 @@ def part_of(table: np.ndarray, communicator: Communicator, ndim: int) -> Part:
     ranges = _ranges(table.size, communicator, ndim)
     block = table.reshape(-1, *[1] * (ndim - 1))
     return Part(np.ascontiguousarray(block[tuple(slice(*pair) for pair in ranges)]), ranges, block.shape)
+
+
+def shapes_of(arrays: Mapping[str, np.ndarray]) -> dict[str, int]:
+    """The scalars by which `shape_of` knows the shapes of tables, by name."""
+    return {f"{name} {axis}": n for name, table in arrays.items() for axis, n in enumerate(table.shape)}
+
+
+def read_shaped(
+    path: Path, name: str, scalars: Mapping[str, object], communicator: Communicator, ndim: int
+) -> np.ndarray | None:
+    """Read a table whose shape is in the ``scalars`` of a checkpoint; None if there is none. Collective."""
+    shape = shape_of(name, scalars)
+    return read(path, name, math.prod(shape), communicator, ndim).reshape(shape) if shape else None
 
 
 def read(path: Path, name: str, size: int, communicator: Communicator, ndim: int) -> np.ndarray:

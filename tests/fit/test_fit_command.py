@@ -165,7 +165,7 @@ def test_another_input_is_not_continued(command):
     ('fit.frozen."equation.s"="x"', 'fit.frozen."equation.s": expected a field, but equation.s is a time series'),
     ('fit.upper."equation.s"="y"', 'fit.upper."equation.s": expected a number, as equation.s is a time series'),
     ('fit.lower."equation.s"=0.1', "expected a bound of at most its values where the fit begins, but got 4 samples"),
-    ('fit.scale."initial.v"=1.0', 'fit.scale: expected names of gradient.of ('),
+    ('fit.scale."initial.v"=1.0', 'fit.scale."initial.v": unknown entry of gradient.of "initial.v"; did you mean "initial.u"?'),
     ('objective.misfit="log(mean(u) - 9)"', "objective: expected a finite value"),
 ])  # fmt: skip
 def test_errors(command, setting, sentence):

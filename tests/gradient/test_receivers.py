@@ -144,8 +144,7 @@ def test_remainders_are_of_second_order(case, tmp_path):
 
 def test_native_code_reverses_several_steps_between_two_samples_with_the_same_bits():
     given = tables({"J": "sum(cable**3) + mean(v)"}, numerics={"integrator": "euler"})
-    given["probes"]["cable"] = {"expression": "u + v", **PLACES}
-    given["probes"]["cable"]["every_steps"] = 3
+    given["probes"]["cable"] = {"expression": "u + v", **PLACES, "every_steps": 3}
     sweep = sweep_of(given, kernel="native")
     start = start_of(sweep)
     expected = sweep(sweep.forward.put(start), 11)

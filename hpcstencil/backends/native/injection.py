@@ -14,8 +14,7 @@ import numpy as np
 from hpcstencil.backends.native.cell_samples import WIDEST, runs_of
 from hpcstencil.backends.native.passes import AXIS_OF
 from hpcstencil.numerics.topology import Topology
-
-MOST_STEPS = 16  # of a sweep through memory; MAX_STEPS of pipeline.hpp
+from hpcstencil.problem.decomposition import MOST_STEPS
 
 
 class Struct(ctypes.Structure):
@@ -44,19 +43,15 @@ class NativeInjection:
         self.library, self.topology, self.per_step = library, topology, per_step
         found = (ctypes.c_int64 * 3)()
         library.reach_of_steps(ctypes.c_int64(min(most, MOST_STEPS)), found)
-        self.reach = tuple(int(found[axis]) for axis in AXIS_OF[topology.ndim])
+        self.beyond = tuple(int(found[axis]) for axis in AXIS_OF[topology.ndim])
         self.struct = Struct()
-
-    @property
-    def beyond(self) -> tuple[int, ...]:
-        return self.reach
 
     def at(self, index: np.ndarray) -> None:
         axes = AXIS_OF[self.topology.ndim]
         count, beyond, place = [1, 1, 1], [0, 0, 0], [np.zeros(len(index), np.int64)] * 3
         for axis, b in enumerate(axes):
             start, stop = self.topology.block()[axis]
-            count[b], beyond[b], place[b] = stop - start, self.reach[axis], index[:, axis]
+            count[b], beyond[b], place[b] = stop - start, self.beyond[axis], index[:, axis]
         planes, rows = (count[b] + 2 * beyond[b] for b in (0, 1))
         row = (place[0] + beyond[0]) * rows + place[1] + beyond[1]
         runs, row = runs_of(row, place[2], np.arange(len(index)), WIDEST)

@@ -3,8 +3,8 @@
 #pragma once
 #include "cell_samples.hpp"
 
-// Row r of ``values`` has ``size`` numbers. In step n of the call's clock, number m of the arrays that are injected into
-// (`injected` of program.hpp) gets row row_of[(n - first) * INJECTIONS + m], or nothing if that is -1.
+// Row r of ``values`` has ``size`` numbers. In step n of the call's clock, number m of the arrays that are injected
+// into (`injected` of program.hpp) gets row row_of[(n - first) * INJECTIONS + m], or nothing if that is -1.
 struct Injection {
     int64_t first, count, size;
     int64_t beyond[AXES];  // cells beyond the block that ``begin`` covers: blocks compute cells of their neighbours too
