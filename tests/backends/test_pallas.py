@@ -13,7 +13,7 @@ import pytest
 from decompositions import MIXED, PROBLEMS, tables
 from support import problem_of, simulation_of, stepped
 
-from hpcstencil.backends.pallas import cells, launch, step, tiles
+from hpcstencil.backends.pallas import cells, cost_model, launch, step, tiles
 from hpcstencil.backends.pallas.passes import passes
 from hpcstencil.backends.pallas.strips import Exchanging
 from hpcstencil.backends.xla.array_code import rules_of
@@ -89,7 +89,9 @@ CASES = {
 def small_tiles(monkeypatch):
     """Tiles so small that some lie inside, some at the edge and some over it."""
     monkeypatch.setattr(launch, "TILES", dict.fromkeys((4, 8), {1: (8,), 2: (4, 4), 3: (4, 4, 2)}))
-    monkeypatch.setattr(launch, "SECTOR", 1)
+    monkeypatch.setattr(cost_model, "SECTOR", 1)
+    monkeypatch.setattr(cost_model, "EDGE", 16)  # so that some blocks are wide, and others are not
+    monkeypatch.setattr(cost_model, "WIDE", 3)
     monkeypatch.setattr(tiles, "ROW", 16)
 
 
@@ -240,7 +242,7 @@ def of_a_step(problem, devices, every):
         return (
             stepping.after_exchange(fields, [0.0] * every, dt)
             if every
-            else stepping.exchanging_in_stages(fields, 0.0, dt)
+            else grid.cropped(stepping.exchanging_in_stages(stepping.begun(fields), 0.0, dt))
         )
 
     fields = {name: jax.ShapeDtypeStruct(shape, simulation.dtype) for name in problem.fields}
@@ -281,15 +283,16 @@ def test_an_exchange_and_the_interior_do_not_wait_for_each_other(rhs, integrator
     found = of_a_step(problem_of(**custom({"u": rhs}, (96, 96), 2, "float32", integrator),
                                  decomposition={"devices": [2, 2]}), (2, 2), every)  # fmt: skip
     kernels, messages = named(found, "pallas_call"), named(found, "ppermute")
-    kinds = 2 if in_turn else 3  # kernels of a stage: interior and edges, and before them the one that cuts all strips
-    assert len(kernels) == kinds * stages and len(messages) == 4 * stages
+    first = (
+        0 if in_turn else 1
+    )  # one kernel cuts all strips of the first stage; the edges' kernels store those of later ones
+    assert len(kernels) == first + 2 * stages and len(messages) == 4 * stages
     for stage in range(stages):
-        interior, edges = kernels[kinds * (stage + 1) - 2 : kinds * (stage + 1)]
+        interior, edges = kernels[first + 2 * stage : first + 2 * stage + 2]
         under_way = set(messages[4 * stage : 4 * stage + 4])
         assert not under_way & found[interior][1]
-        assert (
-            in_turn or kernels[kinds * stage] in found[interior][1]
-        )  # strips are cut, and messages started, before it
+        # strips are made, and messages started, before it
+        assert in_turn or kernels[first + 2 * stage - 1] in found[interior][1]
         assert under_way | {interior} <= found[edges][1]
         assert all(interior not in found[message][1] for message in under_way)
         assert any(found[message][1] & under_way for message in under_way) == in_turn

@@ -8,6 +8,7 @@ a region that shrinks towards the block.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,7 +31,9 @@ NVLINK, NETWORK = 2 * 450e9, 2 * 50e9  # bytes/s of a GPU, sent plus received: w
 KERNELS_PER_ROUND = 32  # in each round of the loop, if a step has fewer; see `time_loop.repeated`
 LINE = 64  # bytes that are read from memory at once
 CUTTING = 1.7e12  # bytes/s read plus written by the kernel that cuts strips
-SECTOR = 8  # the interior begins at a multiple of this many cells along the last axis
+SECTOR = 8  # the interior of a narrow block begins at a multiple of this many cells along the last axis
+EDGE = 128  # bytes along the last axis in which cells at the edges of a wide block are computed in boxes
+WIDE = 4  # times EDGE: the least length of a wide block along the last axis
 ROWS = 3.4  # time of a cell in a row, which shares fewer neighbours with others, in times of a cell in a box
 
 
@@ -112,6 +115,21 @@ def arrays_moved(problem: Problem) -> int:
 def mixes_axes(trees: list[Node], discretization: Discretization) -> bool:
     """Return whether ``trees`` need corners of the halo, for their own operators or for operators inside these."""
     return any(corners for _, corners in discretization.needs(trees).values())
+
+
+def line(itemsize: int) -> int:
+    """Return the number of cells, of ``itemsize`` bytes each, in which boxes at the edges of the last axis are deep."""
+    return EDGE // itemsize
+
+
+def has_wide_edges(cells: Sequence[int], itemsize: int) -> bool:
+    """Return whether cells that read strips at the last axis are computed in boxes, in a block of ``cells`` per axis."""
+    return cells[-1] >= WIDE * line(itemsize)
+
+
+def edge_depth(cells: Sequence[int], itemsize: int) -> int:
+    """Return the unit, in cells, of the depth at which the interior begins along the last axis."""
+    return line(itemsize) if has_wide_edges(cells, itemsize) else SECTOR
 
 
 def parts(plan: Plan, work: Work, links: Links) -> dict[str, float]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import jax
@@ -19,7 +19,18 @@ from jax.typing import ArrayLike
 from hpcstencil.backends.pallas.cells import Cells
 from hpcstencil.backends.pallas.launch import Launch, See
 from hpcstencil.backends.pallas.passes import Passes, passes
-from hpcstencil.backends.pallas.strips import Beside, Exchanging, Values, covered, read_beyond, reads_corners
+from hpcstencil.backends.pallas.strips import (
+    Beside,
+    Exchanging,
+    Outgoing,
+    Sending,
+    Values,
+    covered,
+    read_beyond,
+    reads_corners,
+    replaced,
+    stored,
+)
 from hpcstencil.backends.pallas.tiles import Windows
 from hpcstencil.backends.xla.evaluate import Rules
 from hpcstencil.backends.xla.stage_walk import combined, moving, take, uniform
@@ -117,10 +128,19 @@ class Kernels:
         """Return the steps on a device's block, for the equation's ``parameters`` by name."""
         return Stepping(self, Launch.on(self.rules, frame, parameters, self.interpret), exchanging)
 
+    @cached_property
+    def all_trees(self) -> list[Node]:
+        """The right-hand sides of all stages."""
+        return [*self.trees.values(), *(tree for trees in self.others.values() for tree in trees.values())]
+
+    @cached_property
+    def read_beyond(self) -> set[str]:
+        """The names of the fields that right-hand sides read in other cells than their own."""
+        return read_beyond(self.all_trees, self.rules)
+
     def corners(self, rounds: int) -> bool:
         """Return whether ``rounds`` evaluations after an exchange read corners of the halo."""
-        others = (tree for trees in self.others.values() for tree in trees.values())
-        return rounds > 1 or reads_corners([*self.trees.values(), *others], self.rules)
+        return rounds > 1 or reads_corners(self.all_trees, self.rules)
 
 
 @dataclass(frozen=True)
@@ -147,10 +167,21 @@ class Stepping:
             values = self.step(values, t, dt, (len(times) - n) * evaluations)
         return self.exchanging.device_grid.cropped(values)
 
-    def exchanging_in_stages(self, u: Fields, t: jax.Array, dt: jax.Array) -> Fields:
+    def begun(self, u: Fields) -> Values:
+        """Return the fields as `exchanging_in_stages` takes them: with the strips, cut out of them, that it returns too."""
+        grid, zero = self.exchanging.device_grid, jnp.zeros(())
+        values: dict[str, Value] = {name: Value(array, grid.interior) for name, array in u.items()}
+        if not any(grid.widths(1)):
+            return values
+        for name, after in jax.eval_shape(self.exchanging_in_stages, values, zero, zero).items():
+            if isinstance(after, Outgoing):
+                strips = self.exchanging.cut([u[other] for other in after.names])
+                values[name] = Outgoing(u[name], grid.interior, strips, after.names)
+        return values
+
+    def exchanging_in_stages(self, u: Values, t: jax.Array, dt: jax.Array) -> dict[str, Value]:
         """Return the fields after one step, with an exchange before each evaluation of the right-hand side."""
-        grid = self.exchanging.device_grid
-        return grid.cropped(self.step({name: Value(array, grid.interior) for name, array in u.items()}, t, dt, 0))
+        return self.step(u, t, dt, 0)
 
     def step(self, u: Values, t: jax.Array, dt: jax.Array, rounds: int) -> dict[str, Value]:
         """Return the fields after one step from ``t`` to t + dt.
@@ -172,7 +203,8 @@ class Stepping:
         def combine(i: int, stage: Stage, y: Mapping[int, Values], k: Mapping[int, Slopes]) -> Values:
             later = {j for other in stages[i:] for j, _ in other.slopes}
             done.update(j for j, _ in stage.slopes)
-            return {**y[i - 1], **self.stage(stage, y, k, dt, later, max(0, rounds - len(done)))}
+            moved = self.stage(stage, y, k, dt, later, max(0, rounds - len(done)), sends=not rounds)
+            return replaced(y[i - 1], moved)
 
         def loop(u: Values, before: Values, last: Values, k0: Slopes) -> Values:
             """Take the uniform stages, whose kernels receive their weights, so that stages on equal windows share one."""
@@ -185,7 +217,7 @@ class Stepping:
                     {0: u, -1: last, -2: before},
                     {0: Slopes({}, u, t, kept), -1: Slopes(self.kernels.trees, last, time)},
                 )
-                return self.stage(uniform(method, weights), y, k, dt, (), left, weights)
+                return self.stage(uniform(method, weights), y, k, dt, (), left, weights, sends=not rounds)
 
             rows = zip(method.uniform_weights, method.uniform_nodes, strict=True)
             for n, (weights, node) in enumerate(rows, start=len(done) + 1):
@@ -203,8 +235,9 @@ class Stepping:
         later: Collection[int],
         left: int,
         weights: jax.Array | None = None,
+        sends: bool = False,
     ) -> dict[str, Value]:
-        """Run one stage and return the fields that it changes.
+        """Run one stage and return the fields that it changes, with strips to be sent if it ``sends`` and can store them.
 
         ``y`` and ``k`` are the values and slopes of earlier stages, by number. Slopes that ``later`` stages use are stored
         in ``k``. ``left`` is the number of evaluations that follow it before the next exchange; ``weights`` are those of a
@@ -243,10 +276,23 @@ class Stepping:
         own = (
             (lambda given: stage) if weights is None else (lambda given: uniform(self.kernels.method, given["weights"]))
         )
-        results = self.launch(Fused(names, plans, later, own), given, made, evaluated_trees, region)
+        sending = self.sending(names) if sends else None
+        results, strips = self.launch(Fused(names, plans, later, own), given, made, evaluated_trees, region, sending)
         for j, values in results["kept"].items():
             k[j].kept = values
-        return dict(results["moved"])
+        moved = dict(results["moved"])
+        if sending is not None and strips:
+            first = sending.names[0]
+            moved[first] = Outgoing(moved[first].array, moved[first].windows, strips, sending.names)
+        return moved
+
+    def sending(self, moved: Sequence[str]) -> Sending | None:
+        """Return the strips that a stage which changes the fields ``moved`` stores for the next exchange; None if none."""
+        widths, beyond = self.exchanging.device_grid.widths(1), self.kernels.read_beyond
+        names = tuple(name for name in moved if name in beyond)
+        if not names or not any(widths) or self.kernels.corners(1):
+            return None
+        return Sending(names, widths, self.launch.least)
 
     def with_strips(self, y: Values, trees: Sequence[Node]) -> Values:
         """Return the fields with the strips that ``trees`` read, exchanged if the fields have none yet."""
@@ -258,7 +304,8 @@ class Stepping:
         names = [name for name in y if name in read_beyond(trees, rules)]
         if not names:
             return y
-        return {**y, **self.exchanging({name: y[name].array for name in names}, 1, reads_corners(trees, rules))}
+        fields, corners = {name: y[name].array for name in names}, reads_corners(trees, rules)
+        return {**y, **self.exchanging(fields, 1, corners, stored(y, names))}
 
     def evaluable(self, trees: Sequence[Node], y: Values) -> list[Windows]:
         """Return the windows in which ``trees`` can be evaluated as far as each field in ``y`` and its strips reach."""
@@ -295,7 +342,7 @@ class Stepping:
                     return {name: cells(tree) for name, tree in trees.items()}
 
                 made = dict.fromkeys(trees, self.launch.blank(region))
-                arrays |= self.launch(body, given, made, list(trees.values()), region)
+                arrays |= self.launch(body, given, made, list(trees.values()), region)[0]
         return arrays
 
 

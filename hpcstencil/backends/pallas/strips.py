@@ -28,7 +28,7 @@ from jax.experimental.pallas import triton
 
 from hpcstencil.backends.pallas import tiles
 from hpcstencil.backends.pallas.passes import passes
-from hpcstencil.backends.pallas.tiles import Row, Windows, cells_in
+from hpcstencil.backends.pallas.tiles import Row, Tile, Windows, cells_in
 from hpcstencil.backends.xla.evaluate import Rules
 from hpcstencil.distributed.device_grid import NOTHING, DeviceGrid
 from hpcstencil.distributed.exchange import Ghosts
@@ -120,6 +120,78 @@ def beside(
     return {name: Beside(array, windows, ghosts, i, corners, sent) for i, (name, array) in enumerate(fields.items())}
 
 
+@partial(jax.tree_util.register_dataclass, data_fields=["array", "strips"], meta_fields=["windows", "names"])
+@dataclass(frozen=True)
+class Outgoing(Value):
+    """A field's block beside the strips that the kernel which computed it has stored, to be sent.
+
+    Attributes
+    ----------
+    array, windows
+        The block itself.
+    strips
+        The (lower, upper) strips by axis: arrays of shape (fields, cells per axis).
+    names
+        The fields in these arrays, in their order. Of these fields, only the first is an `Outgoing`.
+    """
+
+    strips: Mapping[int, tuple[jax.Array, jax.Array]]
+    names: tuple[str, ...]
+
+
+def stored(values: Values, names: Sequence[str]) -> Mapping[int, tuple[jax.Array, jax.Array]] | None:
+    """Return the strips of the fields ``names`` if a kernel has stored them, by axis; otherwise None."""
+    first = values[names[0]]
+    return first.strips if isinstance(first, Outgoing) and first.names == tuple(names) else None
+
+
+def replaced(values: Values, moved: Values) -> dict[str, Value]:
+    """Return the ``values`` with those in ``moved`` in their place. Stored strips of fields that have moved are dropped."""
+    return {
+        name: Value(value.array, value.windows)
+        if isinstance(value, Outgoing) and not moved.keys().isdisjoint(value.names)
+        else value
+        for name, value in values.items()
+    } | dict(moved)
+
+
+@dataclass(frozen=True)
+class Sending:
+    """The strips of the fields ``names`` that kernels store when they compute the cells in them.
+
+    ``widths`` are the cells per axis along its axis, 0 without strips. ``least`` is the least number of cells per axis that a
+    device's block has.
+    """
+
+    names: tuple[str, ...]
+    widths: tuple[int, ...]
+    least: tuple[int, ...]
+
+    def blank(self, cells: Sequence[int], dtype: Any) -> dict[int, tuple[jax.ShapeDtypeStruct, jax.ShapeDtypeStruct]]:
+        """Return placeholders for the (lower, upper) strips by axis of a block with an array of ``cells`` cells per axis."""
+        shapes = {
+            axis: (len(self.names), *cells[:axis], w, *cells[axis + 1 :]) for axis, w in enumerate(self.widths) if w
+        }
+        return {axis: (jax.ShapeDtypeStruct(shape, dtype),) * 2 for axis, shape in shapes.items()}
+
+    def store(self, tile: Tile, moved: Mapping[str, jax.Array], counts: Sequence[Any], made: Any) -> None:
+        """Store those of a tile's cells that lie in strips. ``moved`` are the values of the fields in the tile's shape."""
+        wanted = tile.mask(range(len(self.widths)))
+        for axis, both_sides in made.items():
+            w, (start, stop) = self.widths[axis], tile.region[axis]
+            for upper, strip in enumerate(both_sides):
+                if stop <= self.least[axis] - w if upper else start >= w:
+                    continue
+                places = [jnp.broadcast_to(tile.index(a), tile.shape) for a in range(len(self.widths))]
+                if upper:
+                    places[axis] -= counts[axis] - w
+                inside = (places[axis] >= 0) & (places[axis] < w)
+                mask = inside if wanted is None else inside & wanted
+                for n, name in enumerate(self.names):
+                    number = jnp.full(tile.shape, n, jnp.int32)
+                    triton.store(strip.at[(number, *places)], moved[name], mask=mask)
+
+
 @dataclass(frozen=True)
 class Exchanging:
     """The exchange of strips inside compiled code, for the device with this ``frame``.
@@ -131,18 +203,29 @@ class Exchanging:
     frame: Frame
     interpret: bool
 
-    def __call__(self, fields: Mapping[str, jax.Array], rounds: int, corners: bool) -> Values:
+    def __call__(
+        self,
+        fields: Mapping[str, jax.Array],
+        rounds: int,
+        corners: bool,
+        strips: Mapping[int, tuple[jax.Array, jax.Array]] | None = None,
+    ) -> Values:
         """Return the blocks of ``fields`` with strips for ``rounds`` evaluations of the right-hand side.
 
-        Without ``corners`` one kernel cuts all strips, and no message waits for another one.
+        Without ``corners`` no message waits for another one. The ``strips`` to be sent, by axis, are then those that kernels
+        have stored; if there are none, one kernel cuts all.
         """
         grid = self.device_grid
         widths = grid.widths(rounds)
         if corners or not any(widths):
             return beside(fields, grid.interior, grid.received(fields, widths, self.frame), corners)
-        strips = cut(list(fields.values()), widths, self.frame.counts, self.interpret)
+        strips = strips or self.cut(list(fields.values()), rounds)
         ghosts = {axis: grid.exchange.along(axis, *both, NOTHING) for axis, both in strips.items()}
         return beside(fields, grid.interior, ghosts, corners, [strip for both in strips.values() for strip in both])
+
+    def cut(self, fields: Sequence[jax.Array], rounds: int = 1) -> dict[int, tuple[jax.Array, jax.Array]]:
+        """Return the strips of ``fields``, cut out of them by one kernel, for ``rounds`` evaluations; see `cut`."""
+        return cut(fields, self.device_grid.widths(rounds), self.frame.counts, self.interpret)
 
 
 def cut(

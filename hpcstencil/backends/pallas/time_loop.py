@@ -13,7 +13,7 @@ from jax import lax
 
 from hpcstencil.backends.backend import Advance
 from hpcstencil.backends.pallas.step import Kernels
-from hpcstencil.backends.pallas.strips import Exchanging, beside
+from hpcstencil.backends.pallas.strips import Exchanging, Values, beside
 from hpcstencil.backends.xla.time_loop import fused, repeated
 from hpcstencil.distributed.device_blocks import Placed
 from hpcstencil.distributed.device_grid import DeviceGrid
@@ -34,14 +34,18 @@ def advance(kernels: Kernels, device_grid: DeviceGrid, every: int, together: int
         frame, (t0, first, dt, n) = device_grid.frame(places), these
         stepping = kernels.on(parameters, frame, Exchanging(device_grid, frame, kernels.interpret))
 
+        def in_stages(i: jax.Array, u: Values) -> Values:
+            return stepping.exchanging_in_stages(u, t0 + (first + i) * dt, dt)
+
         def single(i: jax.Array, u: Fields) -> Fields:
-            t = t0 + (first + i) * dt
-            return stepping.after_exchange(u, [t], dt) if every else stepping.exchanging_in_stages(u, t, dt)
+            return stepping.after_exchange(u, [t0 + (first + i) * dt], dt)
 
         def several(block: jax.Array, u: Fields) -> Fields:
             return stepping.after_exchange(u, [t0 + (first + block * every + i) * dt for i in range(every)], dt)
 
-        if every <= 1:
+        if every * kernels.method.evaluations <= 1:
+            return device_grid.cropped(repeated(n, in_stages, stepping.begun(fields), together))
+        if every == 1:
             return repeated(n, single, fields, together)
         fields = repeated(n // every, several, fields, max(1, together // every))
         return lax.fori_loop(n // every * every, n, single, fields)
