@@ -127,17 +127,18 @@ def measured(case: str, cells: int, steps: int, states: int, rounds: int, with_j
         def gradient() -> None:
             sweep(fields, plan.states)
 
+        device = jax.local_devices()[0]
         Path("/proc/self/clear_refs").write_text("5")  # the initial state took memory too
         gradient()
-        most = memory("VmHWM") - before
+        on_card = device.memory_stats()  # None on CPUs
+        most = on_card["peak_bytes_in_use"] if on_card else memory("VmHWM") - before
         times = [(seconds(forward), seconds(gradient)) for _ in range(rounds)]
         by_jax = math.nan
         if with_jax and case != "disk":
             by_jax = seconds_of_jax(case, tables(case, cells, steps, states), fields, states)
         made.close()
-    print(
-        json.dumps({"times": times, "peak": most, "plan": plan.bytes, "taken": plan.taken / plan.steps, "jax": by_jax})
-    )
+    told = {"times": times, "peak": most, "plan": plan.bytes, "taken": plan.taken / plan.steps, "jax": by_jax}
+    print(json.dumps({**told, "device": device.device_kind}))
 
 
 def laplacian(u: Any) -> Any:
@@ -221,8 +222,9 @@ def main(cells: int, steps: int, states: int, rounds: int, with_jax: bool, cases
         jax = "" if math.isnan(found["jax"]) else f"{found['jax'] / forward:.0f} x"
         sizes = " | ".join(f"{found[key] / 1e6:.0f} MB" for key in ("peak", "plan"))
         print(
-            f"| {SAID[case]} | {forward:.2f} | {ratio:.2f} x | {found['taken']:.2f} x | {jax} | {sizes} |", flush=True
+            f"| {SAID[case]} | {forward:.3g} | {ratio:.2f} x | {found['taken']:.2f} x | {jax} | {sizes} |", flush=True
         )
+    print(f"\nDevice: {found['device']}.")
 
 
 if __name__ == "__main__":

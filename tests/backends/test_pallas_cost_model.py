@@ -44,7 +44,7 @@ def test_arrays_that_a_step_reads_or_writes(equation, integrator, arrays):
 
 
 def test_messages_cost_nothing_while_the_interior_takes_longer():
-    work = Work(1e-11, fields=1, itemsize=4, inner=0, corners=False)
+    work = Work(1e-11, fields=1, itemsize=4, inner=0, corners=False, stores=False)
     hidden, waited = (parts(plan(1), work, links) for links in (FAST, SLOW))
     assert hidden["waiting for messages"] == 0.0
     assert waited["waiting for messages"] == pytest.approx(2e-5 + 2 * 2 * 4 * 256**2 / 1e11)
@@ -55,18 +55,29 @@ def test_messages_cost_nothing_while_the_interior_takes_longer():
 
 def test_corners_are_cut_axis_by_axis():
     """By two kernels of XLA's per axis, instead of one for all axes."""
-    star, mixed = (Work(1e-8, fields=1, itemsize=4, inner=0, corners=corners) for corners in (False, True))
+    star, mixed = (
+        Work(1e-8, fields=1, itemsize=4, inner=0, corners=corners, stores=False) for corners in (False, True)
+    )
     at_once, in_turn = (parts(plan(0, (2, 2, 2), n=64), work, FAST)["starting kernels"] for work in (star, mixed))
     assert in_turn - at_once == pytest.approx(5 * cost_model.KERNEL, rel=0.01)
 
 
+def test_stored_strips_are_not_cut():
+    """That saves a launch too. Several evaluations after an exchange cut them, with corners."""
+    cuts, stores = (Work(1e-9, fields=1, itemsize=4, inner=0, corners=False, stores=stores) for stores in (False, True))
+    cut, stored = (parts(plan(0, n=64), work, FAST) for work in (cuts, stores))
+    assert cut["cutting strips"] > stored["cutting strips"] == 0.0
+    assert cut["starting kernels"] - stored["starting kernels"] == pytest.approx(cost_model.KERNEL)
+    assert parts(plan(2, n=64), cuts, FAST) == parts(plan(2, n=64), stores, FAST)
+
+
 def test_halo_cells_are_computed_twice_evaluation_by_evaluation():
-    found = parts(plan(3, n=64), Work(1e-9, fields=1, itemsize=4, inner=0, corners=False), FAST)
+    found = parts(plan(3, n=64), Work(1e-9, fields=1, itemsize=4, inner=0, corners=False, stores=False), FAST)
     assert found["cells computed twice"] == pytest.approx(1e-9 * (4 + 2) * 64**2 / 3)
     assert found["own cells"] == pytest.approx(1e-9 * 64**3)
     assert (
         "cells computed twice" in found
-        and parts(plan(0, n=64), Work(1e-9, 1, 4, 0, False), FAST)["cells computed twice"] == 0
+        and parts(plan(0, n=64), Work(1e-9, 1, 4, 0, False, False), FAST)["cells computed twice"] == 0
     )
 
 

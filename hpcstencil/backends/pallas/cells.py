@@ -8,7 +8,7 @@ edge to another block those of a strip that this block sent.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -58,8 +58,8 @@ class Cells:
         Values in memory, by the name of a field or of one of the ``operands``.
     frame
         The block, with the run-time values that the kernel received.
-    edges
-        The (axis, side) of the edges of the block beyond which the tile may read.
+    edge
+        Whether the tile may read beyond the edge of the block.
     least
         The least number of cells per axis that a device's block has.
     at_face
@@ -76,7 +76,7 @@ class Cells:
     operands: Mapping[str, Node]
     parameters: Mapping[str, jax.Array]
     time: jax.Array
-    edges: Collection[tuple[int, int]]
+    edge: bool
     least: tuple[int, ...]
     at_face: tuple[int, int] | None = None
     later: tuple[jax.Array, ...] = ()
@@ -113,7 +113,8 @@ class Cells:
             case StepSize():
                 return self.parameters[STEP_SIZE].astype(self.rules.dtype)
             case Field(name):
-                if isinstance(self.tile, Box) and self.inside(self.arrays[name], at):
+                inside = not self.edge or (self.at_face is None and not any(at))
+                if isinstance(self.tile, Box) and inside:
                     return self.tile.load(self.arrays[name], at)
                 return self.beyond(name, at, self.later)
             case Coordinate(axis):
@@ -177,11 +178,6 @@ class Cells:
         return weighted(divergence, flux, self.number)
 
     # ---- beyond the edge of a block ----
-
-    def inside(self, value: Value, at: Offset) -> bool:
-        """Return whether all cells of an array at the offset ``at`` from the tile's are known to lie in the block."""
-        edges = [edge for edge in self.edges if at[edge[0]] or isinstance(value, Beside)]
-        return self.at_face is None and not any(self.may_lie_beyond(*edge, at) for edge in edges)
 
     def beyond(self, name: str, at: Offset, index: tuple[jax.Array, ...]) -> jax.Array:
         """Return the value of the array ``name`` at the offset ``at``, inside the block or beyond it.

@@ -1,24 +1,22 @@
 """Estimates of the time of a step of GPU kernels, without JAX. docs/scaling.md derives the formulas and names the sources.
 
-An evaluation of the right-hand side after an exchange is three launches: one cuts the strips, one computes the cells that read
-no strip while messages travel, one computes the others. Further evaluations before the next exchange are one launch each, on
-a region that shrinks towards the block.
+An evaluation of the right-hand side after an exchange is two launches: one computes the cells that read no strip while messages
+travel, one computes the others. If the latter cannot store the strips that are sent next, one launch cuts them. Further
+evaluations before the next exchange are one launch each, on a region that shrinks towards the block.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from hpcstencil.backends.pallas.neighbours import reads_corners, stores_strips
 from hpcstencil.backends.pallas.passes import passes
 from hpcstencil.numerics.topology import Topology
 from hpcstencil.problem.decomposition import MOST_STEPS, Costs, Plan, exchanges, most_steps
 from hpcstencil.problem.problem import Problem
-from hpcstencil.symbolic.expressions import Node
-from hpcstencil.symbolic.stencil_reach import Discretization
 
 # Figures of an H100, measured, published or estimated: docs/scaling.md says which. A run on GPUs measures the time of a cell.
 MEMORY = 2.8e12  # bytes/s read plus written by the kernels
@@ -31,9 +29,7 @@ NVLINK, NETWORK = 2 * 450e9, 2 * 50e9  # bytes/s of a GPU, sent plus received: w
 KERNELS_PER_ROUND = 32  # in each round of the loop, if a step has fewer; see `time_loop.repeated`
 LINE = 64  # bytes that are read from memory at once
 CUTTING = 1.7e12  # bytes/s read plus written by the kernel that cuts strips
-SECTOR = 8  # the interior of a narrow block begins at a multiple of this many cells along the last axis
-EDGE = 128  # bytes along the last axis in which cells at the edges of a wide block are computed in boxes
-WIDE = 4  # times EDGE: the least length of a wide block along the last axis
+SECTOR = 8  # the interior begins at a multiple of this many cells along the last axis
 ROWS = 3.4  # time of a cell in a row, which shares fewer neighbours with others, in times of a cell in a box
 
 
@@ -74,6 +70,8 @@ class Work:
         The number of kernels before the one that evaluates the right-hand sides, each for operands of derivatives.
     corners
         Whether one evaluation reads corners of the halo.
+    stores
+        Whether the kernels that read strips store those to be sent before the next evaluation; see `stores_strips`.
     """
 
     per_cell: float
@@ -81,6 +79,7 @@ class Work:
     itemsize: int
     inner: int
     corners: bool
+    stores: bool
 
     @classmethod
     def of(cls, problem: Problem, per_cell: float | None) -> Work:
@@ -89,9 +88,8 @@ class Work:
         inner = len(passes(problem.trees).inner)
         if per_cell is None:
             per_cell = arrays_moved(problem) * itemsize / MEMORY / problem.method.evaluations
-        return cls(
-            per_cell, fields, itemsize, inner, bool(inner) or mixes_axes(problem.rates(), problem.discretization)
-        )
+        corners = reads_corners(problem.rates(), problem)
+        return cls(per_cell, fields, itemsize, inner, corners, not corners and stores_strips(problem))
 
 
 def arrays_moved(problem: Problem) -> int:
@@ -110,26 +108,6 @@ def arrays_moved(problem: Problem) -> int:
         moved += len({j for j, _ in stage.values} | fresh) + len(used - fresh) + 1 + len(fresh & later)
         moved += 2 * bool(stage.remembered)
     return moved * len(problem.trees) * (1 + len(passes(problem.trees).inner))
-
-
-def mixes_axes(trees: list[Node], discretization: Discretization) -> bool:
-    """Return whether ``trees`` need corners of the halo, for their own operators or for operators inside these."""
-    return any(corners for _, corners in discretization.needs(trees).values())
-
-
-def line(itemsize: int) -> int:
-    """Return the number of cells, of ``itemsize`` bytes each, in which boxes at the edges of the last axis are deep."""
-    return EDGE // itemsize
-
-
-def has_wide_edges(cells: Sequence[int], itemsize: int) -> bool:
-    """Return whether cells that read strips at the last axis are computed in boxes, in a block of ``cells`` per axis."""
-    return cells[-1] >= WIDE * line(itemsize)
-
-
-def edge_depth(cells: Sequence[int], itemsize: int) -> int:
-    """Return the unit, in cells, of the depth at which the interior begins along the last axis."""
-    return line(itemsize) if has_wide_edges(cells, itemsize) else SECTOR
 
 
 def parts(plan: Plan, work: Work, links: Links) -> dict[str, float]:
@@ -164,7 +142,10 @@ def parts(plan: Plan, work: Work, links: Links) -> dict[str, float]:
             read = max(1.0, LINE / (h * work.itemsize)) if axis == last else 1.0
             strips, cutting = strips + 2 * strip, cutting + strip * (read + 1) / CUTTING
             width[axis] += 2 * h * corners
-        launches += 2 * len(cut) if corners else 1
+        if work.stores and plan.rounds == 1:
+            cutting = 0.0
+        else:
+            launches += 2 * len(cut) if corners else 1
         waits = 2 * len(cut)
     exchange = waits * links.latency + strips / links.bytes_per_second
     hidden = min(exchange, KERNEL + boxes if boxes else 0.0) if links.collective else 0.0

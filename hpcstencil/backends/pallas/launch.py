@@ -1,14 +1,13 @@
 """Launches of Pallas kernels on a block: over boxes of its cells, and over rows of the cells that read strips.
 
-A kernel whose arrays have strips is launched several times, into the same arrays. The first launch computes the cells that
-read no strip, in boxes; it does not wait for the exchange. The others compute the cells that do. Along the last axis, where
-strips are not contiguous in memory, those of a wide block are whole boxes too. Otherwise they are rows. The kernels of these
-cells also store the strips that are sent next.
+A kernel whose arrays have strips is launched twice. The first launch computes the cells that read no strip, in boxes; it does
+not wait for the exchange. The second one computes the other cells, in rows, and adds them to the same arrays. It also stores
+the strips of its results that are sent next.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 from typing import Any
@@ -23,7 +22,7 @@ from jax.typing import ArrayLike
 
 from hpcstencil.backends.pallas import tiles
 from hpcstencil.backends.pallas.cells import Cells
-from hpcstencil.backends.pallas.cost_model import edge_depth, has_wide_edges, line
+from hpcstencil.backends.pallas.cost_model import SECTOR
 from hpcstencil.backends.pallas.strips import Beside, Outgoing, Sending
 from hpcstencil.backends.pallas.tiles import Box, Row, Tile, Windows, around, cells_in
 from hpcstencil.backends.xla.evaluate import Rules
@@ -33,7 +32,6 @@ from hpcstencil.symbolic.expressions import Node, walk
 # (arrays in memory, operands by the names of the arrays that hold them, time, step size) -> evaluator of trees
 See = Callable[[Mapping[str, Value], Mapping[str, Node], Any, Any], Cells]
 Body = Callable[[Any, See], Any]
-Edges = Collection[tuple[int, int]]  # (axis, side)
 # The cells of a box by bytes of a value and number of axes, powers of 2 as Triton requires, and the groups of 32 threads that
 # compute a box together: the fastest of `benchmarks/gpu.py --tune` on an H100.
 TILES = {4: {1: (2048,), 2: (16, 128), 3: (4, 8, 64)}, 8: {1: (1024,), 2: (4, 256), 3: (2, 8, 64)}}
@@ -90,55 +88,34 @@ class Launch:
         """Compute ``body(given, see)`` in the cells of a ``region``, one kernel instance per tile.
 
         Returns arrays shaped like ``made``, whose cells outside the region are undefined, and the strips of ``sending``, by
-        axis. These are empty if there is nothing to send, or if cells in them read no strip: kernels do not store them then.
-        Inside the kernel, ``given`` holds references to memory instead of arrays, and ``see`` makes the evaluators of
-        ``trees``.
+        axis; none if some cells of the strips are not among those that read strips. Inside the kernel, ``given`` holds
+        references to memory instead of arrays, and ``see`` makes the evaluators of ``trees``.
         """
         given = jax.tree.map(without_stored, given, is_leaf=is_value)
-        edges, inner = edges_of(given), self.without_strips(given, trees, region)
+        inner = self.without_strips(given, trees, region)
         rest = [] if inner == region else around(region, inner)
-        filled, strips = made, {}
         if rest != [region]:
-            after = sent(given)
-            filled, _ = self.in_boxes(body, blocks_alone(given), (made, {}), trees, inner, (), after)
-        if sending is not None and self.stores(sending, region, rest, inner):
-            strips = sending.blank([stop for _, stop in region], self.rules.dtype)
-        into, rows = (filled, strips), list[Windows]()
-        for box in rest:
-            if has_wide_edges(self.least, self.itemsize) and box[:-1] == inner[:-1] and box != region:
-                into = self.in_boxes(body, given, into, trees, box, edges, (), sending)
-            else:
-                rows.append(box)
-        return self.in_rows(body, given, into, rows, sending) if rows else into
+            made = self.in_boxes(body, blocks_alone(given), made, trees, inner, sent(given))
+        if not rest:
+            return made, {}
+        stores = sending if rest == [region] or (sending and self.beside(sending.widths, inner)) else None
+        return self.in_rows(body, given, made, rest, stores)
 
-    def stores(self, sending: Sending, region: Windows, rest: Sequence[Windows], inner: Windows) -> bool:
-        """Return whether all cells in the strips of ``sending`` read strips: they lie in the ``region``, not in ``inner``."""
-        if region != tuple((0, n) for n in self.frame.cells):
-            return False
-        sides = zip(sending.widths, inner, self.least, self.frame.sides, strict=True)
-        return rest == [region] or all(
+    def beside(self, widths: Sequence[int], inner: Windows) -> bool:
+        """Return whether no cell of the ``inner`` windows is in a strip that is sent. ``widths`` are those of the strips."""
+        sides = zip(widths, inner, self.least, self.frame.sides, strict=True)
+        return all(
             (low.kind != "halo" or start >= w) and (high.kind != "halo" or stop <= n - w)
             for w, (start, stop), n, (low, high) in sides
         )
 
-    @property
-    def all_edges(self) -> Edges:
-        """All edges of the block."""
-        return [(axis, upper) for axis in range(self.frame.ndim) for upper in (0, 1)]
-
-    @property
-    def itemsize(self) -> int:
-        """The bytes of a value."""
-        return np.dtype(self.rules.dtype).itemsize
-
     def without_strips(self, given: Any, trees: Sequence[Node], region: Windows) -> Windows:
-        """Return the windows of the cells in a ``region`` that read no strip of an array in ``given``.
-
-        Along the last axis it begins and ends where lines of memory do.
-        """
-        sides, reach, inner = edges_of(given), self.rules.discretization.radius(trees), []
+        """Return the windows of the cells in a ``region`` that read no strip of an array in ``given``."""
+        arrays = jax.tree.leaves(given, is_leaf=lambda part: isinstance(part, Value))
+        sides = {(axis, upper) for array in arrays if isinstance(array, Beside) for axis, upper, _ in array.sides()}
+        reach, inner = self.rules.discretization.radius(trees), []
         for axis, (start, stop) in enumerate(region):
-            unit = edge_depth(self.least, self.itemsize) if axis == len(region) - 1 else 1
+            unit = SECTOR if axis == len(region) - 1 else 1
             first, last = -(-reach[axis] // unit) * unit, (self.least[axis] - reach[axis]) // unit * unit
             if (axis, 0) in sides and start < reach[axis]:
                 start = first
@@ -148,91 +125,86 @@ class Launch:
         return tuple(inner)
 
     def in_boxes(
-        self,
-        body: Body,
-        given: Any,
-        made: Any,
-        trees: Sequence[Node],
-        region: Windows,
-        edges: Edges,
-        after: Sequence[jax.Array],
-        sending: Sending | None = None,
+        self, body: Body, given: Any, made: Any, trees: Sequence[Node], region: Windows, after: Sequence[jax.Array]
     ) -> Any:
-        """Compute the cells of a ``region`` in boxes of many cells.
-
-        They may read beyond the ``edges``. The results are added to the arrays ``made``, or to new ones where these are
-        placeholders: (arrays of the body's results, strips of ``sending``).
+        """Compute the cells of a ``region`` that read no strip, in boxes of many cells.
 
         The kernel ignores the arrays ``after``. It gets them because XLA starts messages when their strips are made; so it
         starts them before this kernel.
         """
-        reach, sizes = self.rules.discretization.radius(trees), [stop - start for start, stop in region]
-        shape = box_shape(sizes, sum(1 for tree in trees for _ in walk(tree)), self.itemsize)
+        reach, itemsize = self.rules.discretization.radius(trees), np.dtype(self.rules.dtype).itemsize
+        shape = box_shape(
+            [stop - start for start, stop in region], sum(1 for tree in trees for _ in walk(tree)), itemsize
+        )
         first = [start for start, _ in region]
-        first[-1] -= max(0, first[-1]) % min(
-            shape[-1], line(self.itemsize)
-        )  # so that boxes begin where the memory's lines do
+        first[-1] -= max(0, first[-1]) % shape[-1]  # so that boxes begin where the memory's lines do
         counts = [pl.cdiv(stop - start, n) for start, (_, stop), n in zip(first, region, shape, strict=True)]
         ragged = tuple(
             (begin < start, (stop - begin) % n != 0)
             for begin, (start, stop), n in zip(first, region, shape, strict=True)
         )
 
-        def kernel(about: Any, given: Any, after: Any, filled: Any) -> None:
+        def kernel(about: Any, given: Any, after: Any, made: Any) -> None:
             frame = self.seen_in_kernel(about)
             place = [pl.program_id(axis) for axis in reversed(range(len(shape)))]  # the last axis varies fastest
             starts = (start + i * n for start, i, n in zip(first, place, shape, strict=True))
             tile = Box(tuple(starts), shape, region, ragged)
             near = self.near_edge(tile, frame, reach)
             values = partial(self.values, body, about, frame, given, tile)
-            results = (
-                values(edges) if near is None else lax.cond(near, lambda: values(self.all_edges), lambda: values(edges))
-            )
-            store(tile, results, filled, sending, frame)
+            results = values(False) if near is None else lax.cond(near, lambda: values(True), lambda: values(False))
+            jax.tree.map(tile.store, made, results, is_leaf=is_value)
 
-        return self.filled(kernel, given, after, made, tuple(reversed(counts)), WARPS[self.itemsize])
+        call = self.call(kernel, made, tuple(reversed(counts)), WARPS[itemsize])
+        return call(self.about, given, list(after))
 
     def in_rows(
-        self, body: Body, given: Any, made: Any, boxes: Sequence[Windows], sending: Sending | None = None
-    ) -> Any:
-        """Compute the cells of the ``boxes`` in rows, each cell with its own index, and add them as `in_boxes` does."""
+        self, body: Body, given: Any, made: Any, boxes: Sequence[Windows], sending: Sending | None
+    ) -> tuple[Any, Any]:
+        """Compute the cells of the ``boxes`` in rows, each cell with its own index, and store the strips of ``sending``.
+
+        The cells are added to the arrays ``made``, or to new ones if these are placeholders. Returns these arrays and the
+        strips by axis.
+        """
         count = min(tiles.ROW, pl.next_power_of_2(cells_in(boxes)))
 
-        def kernel(about: Any, given: Any, after: Any, filled: Any) -> None:
-            tile, frame = Row(pl.program_id(0) * count, count, boxes), self.seen_in_kernel(about)
-            store(tile, self.values(body, about, frame, given, tile, self.all_edges), filled, sending, frame)
+        def kernel(about: Any, given: Any, *arrays: Any) -> None:
+            tile, frame, (made, strips) = (
+                Row(pl.program_id(0) * count, count, boxes),
+                self.seen_in_kernel(about),
+                arrays[-2:],
+            )
+            results = self.values(body, about, frame, given, tile, True)
+            jax.tree.map(tile.store, made, results, is_leaf=is_value)
+            if sending:
+                sending.store(tile, results["moved"], frame.counts, strips)
 
-        return self.filled(kernel, given, (), made, (pl.cdiv(cells_in(boxes), count),), tiles.WARPS)
+        so_far = jax.tree.leaves(made)
+        new = isinstance(so_far[0], jax.ShapeDtypeStruct)
+        before = len(jax.tree.leaves((self.about, given)))
+        same = {} if new else {before + i: i for i in range(len(so_far))}
+        blank = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), made)
+        strips = sending.blank(self.frame.cells, self.rules.dtype) if sending else {}
+        call = self.call(kernel, (blank, strips), (pl.cdiv(cells_in(boxes), count),), tiles.WARPS, same)
+        results: tuple[Any, Any] = call(self.about, given) if new else call(self.about, given, made)
+        return results
 
-    def filled(
+    def call(
         self,
-        kernel: Callable[[Any, Any, Any, Any], None],
-        given: Any,
-        after: Sequence[jax.Array],
+        kernel: Callable[..., None],
         made: Any,
         grid: tuple[int, ...],
         warps: int,
+        same: Mapping[int, int] = {},
     ) -> Any:
-        """Launch ``kernel(about, given, after, references to arrays)`` and return the arrays, structured like ``made``.
-
-        It fills the arrays in ``made`` in place, and new ones where these are placeholders.
-        """
-        leaves, structure = jax.tree.flatten(made)
-        old = {n: leaf for n, leaf in enumerate(leaves) if not isinstance(leaf, jax.ShapeDtypeStruct)}
-        before = len(jax.tree.leaves((self.about, given, list(after))))
-
-        def filling(about: Any, given: Any, after: Any, *arrays: Any) -> None:
-            kernel(about, given, after, jax.tree.unflatten(structure, arrays[len(old) :]))
-
-        made = pl.pallas_call(
-            filling,
-            out_shape=[jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves],
+        """Return the launch of a kernel that fills arrays like ``made``; ``same`` are arguments that it fills in place."""
+        return pl.pallas_call(
+            kernel,
+            out_shape=made,
             grid=grid,
             interpret=self.interpret,
             compiler_params=triton.CompilerParams(num_warps=warps),
-            input_output_aliases={before + i: n for i, n in enumerate(old)},
-        )(self.about, given, list(after), *old.values())
-        return jax.tree.unflatten(structure, made)
+            input_output_aliases=dict(same),
+        )
 
     def seen_in_kernel(self, about: Any) -> Frame:
         """Return the frame with the run-time values that a kernel received."""
@@ -244,18 +216,18 @@ class Launch:
             coordinates=about["coordinates"],
         )
 
-    def values(self, body: Body, about: Any, frame: Frame, given: Any, tile: Tile, edges: Edges) -> Any:
-        """Return the results of a kernel's ``body`` in a tile that may read beyond these ``edges`` of the block."""
+    def values(self, body: Body, about: Any, frame: Frame, given: Any, tile: Tile, edge: bool) -> Any:
+        """Return the results of a kernel's ``body`` in a tile; ``edge`` says whether it may read beyond the block."""
         parameters = {name: about["parameters"][i] for i, name in enumerate(self.parameters)}
 
         def see(arrays: Mapping[str, Value], operands: Mapping[str, Node], time: Any, dt: Any) -> Cells:
             known = {**parameters, STEP_SIZE: dt}
-            return Cells(self.rules, frame, tile, arrays, operands, known, time, edges, self.least)
+            return Cells(self.rules, frame, tile, arrays, operands, known, time, edge, self.least)
 
         return jax.tree.map(lambda x: jnp.broadcast_to(x, tile.shape), body(given, see))
 
     def near_edge(self, tile: Box, frame: Frame, reach: Sequence[int]) -> jax.Array | None:
-        """Return whether a tile may read beyond an edge without strips, as a traced bool; None if no tile can.
+        """Return whether a tile may read cells beyond the block, as a traced bool; None if no tile can.
 
         ``reach`` is the distance, in cells per axis, at which the trees read.
         """
@@ -279,25 +251,8 @@ def blocks_alone(given: Any) -> Any:
 
 
 def without_stored(part: Any) -> Any:
-    """Return a part of a kernel's arguments, without the strips that are stored to be sent."""
+    """Return a part of a kernel's arguments, without strips that are stored to be sent."""
     return Value(part.array, part.windows) if isinstance(part, Outgoing) else part
-
-
-def edges_of(given: Any) -> Edges:
-    """Return the (axis, side) of the edges at which an array among a kernel's arguments has strips."""
-    parts = jax.tree.leaves(given, is_leaf=is_value)
-    return frozenset((axis, upper) for part in parts if isinstance(part, Beside) for axis, upper, _ in part.sides())
-
-
-def store(tile: Tile, results: Any, filled: Any, sending: Sending | None, frame: Frame) -> None:
-    """Store the ``results`` of a kernel's body in a tile, and those of its cells that lie in the strips of ``sending``.
-
-    ``filled`` are the (arrays, strips) in memory.
-    """
-    arrays, strips = filled
-    jax.tree.map(tile.store, arrays, results, is_leaf=is_value)
-    if strips and sending is not None:
-        sending.store(tile, results["moved"], frame.counts, strips)
 
 
 def sent(given: Any) -> Sequence[jax.Array]:
@@ -314,10 +269,8 @@ def is_value(part: Any) -> bool:
 def box_shape(sizes: Sequence[int], nodes: int, itemsize: int) -> tuple[int, ...]:
     """Return the shape of a box for a region of ``sizes`` cells per axis and trees of ``nodes`` nodes in total.
 
-    A value takes ``itemsize`` bytes. If the region is narrow along the last axis, a box is longer along the first.
+    A value takes ``itemsize`` bytes.
     """
     first, *others = TILES[itemsize][len(sizes)]
-    first //= 2 if nodes >= LARGE else 1
-    if others:
-        first *= max(1, others[-1] // pl.next_power_of_2(sizes[-1]))
-    return tuple(min(n, pl.next_power_of_2(size)) for n, size in zip((first, *others), sizes, strict=True))
+    most = (first // 2 if nodes >= LARGE else first, *others)
+    return tuple(min(n, pl.next_power_of_2(size)) for n, size in zip(most, sizes, strict=True))

@@ -18,6 +18,7 @@ from jax.typing import ArrayLike
 
 from hpcstencil.backends.pallas.cells import Cells
 from hpcstencil.backends.pallas.launch import Launch, See
+from hpcstencil.backends.pallas.neighbours import read_beyond, reads_corners
 from hpcstencil.backends.pallas.passes import Passes, passes
 from hpcstencil.backends.pallas.strips import (
     Beside,
@@ -26,8 +27,6 @@ from hpcstencil.backends.pallas.strips import (
     Sending,
     Values,
     covered,
-    read_beyond,
-    reads_corners,
     replaced,
     stored,
 )
@@ -292,7 +291,7 @@ class Stepping:
         names = tuple(name for name in moved if name in beyond)
         if not names or not any(widths) or self.kernels.corners(1):
             return None
-        return Sending(names, widths, self.launch.least)
+        return Sending(names, widths)
 
     def with_strips(self, y: Values, trees: Sequence[Node]) -> Values:
         """Return the fields with the strips that ``trees`` read, exchanged if the fields have none yet."""

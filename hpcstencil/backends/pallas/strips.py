@@ -27,13 +27,10 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
 from hpcstencil.backends.pallas import tiles
-from hpcstencil.backends.pallas.passes import passes
-from hpcstencil.backends.pallas.tiles import Row, Tile, Windows, cells_in
-from hpcstencil.backends.xla.evaluate import Rules
+from hpcstencil.backends.pallas.tiles import Row, Windows, cells_in
 from hpcstencil.distributed.device_grid import NOTHING, DeviceGrid
 from hpcstencil.distributed.exchange import Ghosts
 from hpcstencil.distributed.windows import Frame, Value
-from hpcstencil.symbolic.expressions import OPERATORS, Convolution, Derivative, Field, Node, walk
 
 Values = Mapping[str, Value]
 
@@ -159,13 +156,11 @@ def replaced(values: Values, moved: Values) -> dict[str, Value]:
 class Sending:
     """The strips of the fields ``names`` that kernels store when they compute the cells in them.
 
-    ``widths`` are the cells per axis along its axis, 0 without strips. ``least`` is the least number of cells per axis that a
-    device's block has.
+    ``widths`` are the cells of the strips of an axis along it, 0 without strips.
     """
 
     names: tuple[str, ...]
     widths: tuple[int, ...]
-    least: tuple[int, ...]
 
     def blank(self, cells: Sequence[int], dtype: Any) -> dict[int, tuple[jax.ShapeDtypeStruct, jax.ShapeDtypeStruct]]:
         """Return placeholders for the (lower, upper) strips by axis of a block with an array of ``cells`` cells per axis."""
@@ -174,22 +169,16 @@ class Sending:
         }
         return {axis: (jax.ShapeDtypeStruct(shape, dtype),) * 2 for axis, shape in shapes.items()}
 
-    def store(self, tile: Tile, moved: Mapping[str, jax.Array], counts: Sequence[Any], made: Any) -> None:
-        """Store those of a tile's cells that lie in strips. ``moved`` are the values of the fields in the tile's shape."""
-        wanted = tile.mask(range(len(self.widths)))
-        for axis, both_sides in made.items():
-            w, (start, stop) = self.widths[axis], tile.region[axis]
-            for upper, strip in enumerate(both_sides):
-                if stop <= self.least[axis] - w if upper else start >= w:
-                    continue
-                places = [jnp.broadcast_to(tile.index(a), tile.shape) for a in range(len(self.widths))]
-                if upper:
-                    places[axis] -= counts[axis] - w
+    def store(self, row: Row, moved: Mapping[str, jax.Array], counts: Sequence[Any], made: Any) -> None:
+        """Store those of a row's cells that lie in strips. ``moved`` are the values of the fields in the row."""
+        for axis, both in made.items():
+            w = self.widths[axis]
+            for strip, start in zip(both, (0, counts[axis] - w), strict=True):
+                places = [row.index(a) - (start if a == axis else 0) for a in range(len(self.widths))]
                 inside = (places[axis] >= 0) & (places[axis] < w)
-                mask = inside if wanted is None else inside & wanted
                 for n, name in enumerate(self.names):
-                    number = jnp.full(tile.shape, n, jnp.int32)
-                    triton.store(strip.at[(number, *places)], moved[name], mask=mask)
+                    number = jnp.full(row.shape, n, jnp.int32)
+                    triton.store(strip.at[(number, *places)], moved[name], mask=inside)
 
 
 @dataclass(frozen=True)
@@ -272,29 +261,3 @@ def cut(
         jnp.stack([jnp.asarray(n, jnp.int32) for n in counts]), list(fields)
     )
     return made
-
-
-def reads_corners(trees: Sequence[Node], rules: Rules) -> bool:
-    """Return whether one evaluation of ``trees`` reads cells that lie outside the block along two axes.
-
-    Such are mixed derivatives and two-dimensional stencils, operators inside operators, and operands in arrays of their own,
-    which are filled beyond the block.
-    """
-    values = [value for face in rules.faces.values() for value in face.values]
-    if any(isinstance(part, OPERATORS) for tree in values for part in walk(tree)):
-        return True
-    for part in (part for tree in trees for part in walk(tree) if isinstance(part, OPERATORS)):
-        if any(isinstance(inner, OPERATORS) for child in part.children for inner in walk(child)):
-            return True
-        if isinstance(part, Derivative | Convolution) and sum(map(any, rules.discretization.reach(part))) > 1:
-            return True
-    return bool(passes({str(n): tree for n, tree in enumerate(trees)}).inner)
-
-
-def read_beyond(trees: Iterable[Node], rules: Rules) -> set[str]:
-    """Return the names of the fields that ``trees`` read in other cells than their own, boundary values included."""
-    values = [value for face in rules.faces.values() for value in face.values]
-    operands = [
-        child for tree in trees for part in walk(tree) if isinstance(part, OPERATORS) for child in part.children
-    ]
-    return {part.name for tree in (*operands, *values) for part in walk(tree) if isinstance(part, Field)}
