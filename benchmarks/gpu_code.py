@@ -15,6 +15,7 @@ import math
 import os
 import re
 import sys
+import tempfile
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -194,6 +195,24 @@ def schedule_of(text: str) -> list[str]:
     return [kind for kind in kinds if kind in wanted]
 
 
+def instructions(ptx: str) -> list[int]:
+    """Return the number of PTX instructions between two labels of a kernel's code, in their order."""
+    stretches = re.split(r"\n\$L\S+:", ptx)
+    return [len(re.findall(r"\n\t(?:@\S+ )?[a-z][\w.]*[ ;]", part)) for part in stretches]
+
+
+def print_rows(eight: list[Any], folder: Path) -> None:
+    """Print the instructions of the kernel of the cells that read strips, with neighbours along three axes.
+
+    XLA writes its code to ``folder``.
+    """
+    problem = problem_of("heat", (512,) * 3, "euler", "float32", (2, 2, 2))
+    traced(problem, eight).lower().compile(compiler_options={"xla_dump_to": str(folder)})
+    kernels = {path: path.read_text() for path in folder.glob("*.ptx") if ".entry kernel" in path.read_text()}
+    rows = max(kernels.values(), key=lambda text: sum(instructions(text)))
+    print(f"instructions for 2 cells that read strips, by stretches of code: {instructions(rows)}")
+
+
 def main() -> None:
     os.environ["JAX_SKIP_CUDA_CONSTRAINTS_CHECK"] = "1"  # no CUDA libraries are installed
     import jax
@@ -225,6 +244,9 @@ def main() -> None:
         code = lowered.compile(compiler_options={OVERLAP_LIMIT: limit}).as_text()
         steps = ", ".join(schedule_of(code)).removeprefix("fusion, ")
         print(f"two GPUs, messages in flight: {limit}, {TOGETHER} steps: {steps}")
+    eight = get_topology_desc("8", "cuda", target_config=H100, topology="1x1x8").devices
+    with tempfile.TemporaryDirectory() as folder:
+        print_rows(list(eight), Path(folder))
 
 
 if __name__ == "__main__":

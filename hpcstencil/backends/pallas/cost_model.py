@@ -30,7 +30,8 @@ KERNELS_PER_ROUND = 32  # in each round of the loop, if a step has fewer; see `t
 LINE = 64  # bytes that are read from memory at once
 CUTTING = 1.7e12  # bytes/s read plus written by the kernel that cuts strips
 SECTOR = 8  # the interior begins at a multiple of this many cells along the last axis
-ROWS = 3.4  # time of a cell in a row, which shares fewer neighbours with others, in times of a cell in a box
+ROWS = 3.4  # time of a cell in a row, which takes more instructions, in times of a cell in a box
+STORING = 6e11  # bytes/s at which rows store strips, besides the time of their cells
 
 
 @dataclass(frozen=True)
@@ -128,11 +129,12 @@ def parts(plan: Plan, work: Work, links: Links) -> dict[str, float]:
 
     evaluated = [region(plan.rounds - j) for j in range(1, plan.rounds + 1)]
     interior = math.prod(max(0, n - 2 * depth(a) * (a in cut)) for a, n in enumerate(cells))
+    stores = work.stores and plan.rounds == 1
     edges = ROWS * per_cell * (evaluated[0] - interior) if cut else 0.0
     boxes = per_cell * (interior if cut else evaluated[0])
     launches = (boxes > 0) + (edges > 0) + plan.rounds - 1 + plan.rounds * work.inner
 
-    strips, cutting, waits = 0.0, 0.0, 0  # bytes sent plus received; seconds; latencies one after the other
+    strips, making, waits = 0.0, 0.0, 0  # bytes sent plus received; seconds; latencies one after the other
     if cut:
         corners = work.corners or plan.rounds > 1
         width = list(cells)
@@ -140,12 +142,9 @@ def parts(plan: Plan, work: Work, links: Links) -> dict[str, float]:
             h = plan.halo[axis]
             strip = 2 * h * math.prod(width) / width[axis] * work.fields * work.itemsize
             read = max(1.0, LINE / (h * work.itemsize)) if axis == last else 1.0
-            strips, cutting = strips + 2 * strip, cutting + strip * (read + 1) / CUTTING
+            strips, making = strips + 2 * strip, making + (strip / STORING if stores else strip * (read + 1) / CUTTING)
             width[axis] += 2 * h * corners
-        if work.stores and plan.rounds == 1:
-            cutting = 0.0
-        else:
-            launches += 2 * len(cut) if corners else 1
+        launches += 0 if stores else 2 * len(cut) if corners else 1
         waits = 2 * len(cut)
     exchange = waits * links.latency + strips / links.bytes_per_second
     hidden = min(exchange, KERNEL + boxes if boxes else 0.0) if links.collective else 0.0
@@ -153,7 +152,7 @@ def parts(plan: Plan, work: Work, links: Links) -> dict[str, float]:
         "own cells": per_cell * own * plan.rounds,
         "cells computed twice": per_cell * sum(n - own for n in evaluated),
         "edges in rows": edges - per_cell * (evaluated[0] - interior) if cut else 0.0,
-        "cutting strips": cutting,
+        "making strips": making,
         "starting kernels": KERNEL * launches,
         "waiting for messages": exchange - hidden,
     }

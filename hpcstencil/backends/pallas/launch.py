@@ -36,7 +36,8 @@ Body = Callable[[Any, See], Any]
 # compute a box together: the fastest of `benchmarks/gpu.py --tune` on an H100.
 TILES = {4: {1: (2048,), 2: (16, 128), 3: (4, 8, 64)}, 8: {1: (1024,), 2: (4, 256), 3: (2, 8, 64)}}
 WARPS = {4: 8, 8: 4}
-LARGE = 64  # trees with this many nodes in total get tiles of half the size, so that their values fit the registers
+LARGE = 64  # trees with this many nodes in total get smaller boxes, so that their values fit the registers, and one code for
+# all cells that read strips, since it takes long to compile
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,9 @@ class Launch:
         if not rest:
             return made, {}
         stores = sending if rest == [region] or (sending and self.beside(sending.widths, inner)) else None
-        return self.in_rows(body, given, made, rest, stores)
+        last = [box for box in rest if box[:-1] == inner[:-1]] if nodes_in(trees) < LARGE else []
+        groups = [[box for box in rest if box not in last], last]
+        return self.in_rows(body, given, made, [group for group in groups if group], stores)
 
     def beside(self, widths: Sequence[int], inner: Windows) -> bool:
         """Return whether no cell of the ``inner`` windows is in a strip that is sent. ``widths`` are those of the strips."""
@@ -133,9 +136,7 @@ class Launch:
         starts them before this kernel.
         """
         reach, itemsize = self.rules.discretization.radius(trees), np.dtype(self.rules.dtype).itemsize
-        shape = box_shape(
-            [stop - start for start, stop in region], sum(1 for tree in trees for _ in walk(tree)), itemsize
-        )
+        shape = box_shape([stop - start for start, stop in region], nodes_in(trees), itemsize)
         first = [start for start, _ in region]
         first[-1] -= max(0, first[-1]) % shape[-1]  # so that boxes begin where the memory's lines do
         counts = [pl.cdiv(stop - start, n) for start, (_, stop), n in zip(first, region, shape, strict=True)]
@@ -158,25 +159,29 @@ class Launch:
         return call(self.about, given, list(after))
 
     def in_rows(
-        self, body: Body, given: Any, made: Any, boxes: Sequence[Windows], sending: Sending | None
+        self, body: Body, given: Any, made: Any, groups: Sequence[Sequence[Windows]], sending: Sending | None
     ) -> tuple[Any, Any]:
-        """Compute the cells of the ``boxes`` in rows, each cell with its own index, and store the strips of ``sending``.
+        """Compute the cells of ``groups`` of boxes in rows, each cell with its own index, and store the strips of ``sending``.
 
-        The cells are added to the arrays ``made``, or to new ones if these are placeholders. Returns these arrays and the
-        strips by axis.
+        Each group has code of its own, which reads only the strips that its cells may need. The cells are added to the arrays
+        ``made``, or to new ones if these are placeholders. Returns these arrays and the strips by axis.
         """
-        count = min(tiles.ROW, pl.next_power_of_2(cells_in(boxes)))
+        count = min(tiles.ROW, pl.next_power_of_2(max(cells_in(boxes) for boxes in groups)))
+        rows = [pl.cdiv(cells_in(boxes), count) for boxes in groups]
 
         def kernel(about: Any, given: Any, *arrays: Any) -> None:
-            tile, frame, (made, strips) = (
-                Row(pl.program_id(0) * count, count, boxes),
-                self.seen_in_kernel(about),
-                arrays[-2:],
-            )
-            results = self.values(body, about, frame, given, tile, True)
-            jax.tree.map(tile.store, made, results, is_leaf=is_value)
-            if sending:
-                sending.store(tile, results["moved"], frame.counts, strips)
+            frame, (made, strips), number, first = self.seen_in_kernel(about), arrays[-2:], pl.program_id(0), 0
+            for boxes, n in zip(groups, rows, strict=True):
+
+                @pl.when((number >= first) & (number < first + n))
+                def _(boxes: Sequence[Windows] = boxes, first: int = first) -> None:
+                    tile = Row((number - first) * count, count, boxes)
+                    results = self.values(body, about, frame, given, tile, True)
+                    jax.tree.map(tile.store, made, results, is_leaf=is_value)
+                    if sending:
+                        sending.store(tile, results["moved"], frame.counts, strips)
+
+                first += n
 
         so_far = jax.tree.leaves(made)
         new = isinstance(so_far[0], jax.ShapeDtypeStruct)
@@ -184,7 +189,7 @@ class Launch:
         same = {} if new else {before + i: i for i in range(len(so_far))}
         blank = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), made)
         strips = sending.blank(self.frame.cells, self.rules.dtype) if sending else {}
-        call = self.call(kernel, (blank, strips), (pl.cdiv(cells_in(boxes), count),), tiles.WARPS, same)
+        call = self.call(kernel, (blank, strips), (sum(rows),), tiles.WARPS, same)
         results: tuple[Any, Any] = call(self.about, given) if new else call(self.about, given, made)
         return results
 
@@ -259,6 +264,11 @@ def sent(given: Any) -> Sequence[jax.Array]:
     """Return the strips that were cut out of the blocks among a kernel's arguments."""
     parts = jax.tree.leaves(given, is_leaf=is_value)
     return next((part.sent for part in parts if isinstance(part, Beside)), ())
+
+
+def nodes_in(trees: Sequence[Node]) -> int:
+    """Return the number of nodes in all ``trees``."""
+    return sum(1 for tree in trees for _ in walk(tree))
 
 
 def is_value(part: Any) -> bool:

@@ -291,7 +291,7 @@ class Stepping:
         names = tuple(name for name in moved if name in beyond)
         if not names or not any(widths) or self.kernels.corners(1):
             return None
-        return Sending(names, widths)
+        return Sending(names, widths, self.launch.least)
 
     def with_strips(self, y: Values, trees: Sequence[Node]) -> Values:
         """Return the fields with the strips that ``trees`` read, exchanged if the fields have none yet."""

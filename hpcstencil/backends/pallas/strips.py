@@ -156,11 +156,13 @@ def replaced(values: Values, moved: Values) -> dict[str, Value]:
 class Sending:
     """The strips of the fields ``names`` that kernels store when they compute the cells in them.
 
-    ``widths`` are the cells of the strips of an axis along it, 0 without strips.
+    ``widths`` are the cells of the strips of an axis along it, 0 without strips. ``least`` is the least number of cells per
+    axis that a device's block has.
     """
 
     names: tuple[str, ...]
     widths: tuple[int, ...]
+    least: tuple[int, ...]
 
     def blank(self, cells: Sequence[int], dtype: Any) -> dict[int, tuple[jax.ShapeDtypeStruct, jax.ShapeDtypeStruct]]:
         """Return placeholders for the (lower, upper) strips by axis of a block with an array of ``cells`` cells per axis."""
@@ -172,9 +174,13 @@ class Sending:
     def store(self, row: Row, moved: Mapping[str, jax.Array], counts: Sequence[Any], made: Any) -> None:
         """Store those of a row's cells that lie in strips. ``moved`` are the values of the fields in the row."""
         for axis, both in made.items():
-            w = self.widths[axis]
-            for strip, start in zip(both, (0, counts[axis] - w), strict=True):
-                places = [row.index(a) - (start if a == axis else 0) for a in range(len(self.widths))]
+            w, (start, stop) = self.widths[axis], row.region[axis]
+            for strip, lies_in_it, first in zip(
+                both, (start < w, stop > self.least[axis] - w), (0, counts[axis] - w), strict=True
+            ):
+                if not lies_in_it:
+                    continue
+                places = [row.index(a) - (first if a == axis else 0) for a in range(len(self.widths))]
                 inside = (places[axis] >= 0) & (places[axis] < w)
                 for n, name in enumerate(self.names):
                     number = jnp.full(row.shape, n, jnp.int32)
