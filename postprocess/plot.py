@@ -1,4 +1,7 @@
-"""Pictures and movies of an output or checkpoint file or a fit. Also a script: `python -m postprocess.plot FILE.h5 --help`."""
+"""Pictures and movies of output and checkpoint files, fits and gradients.
+
+Also a script: `python -m postprocess.plot FILE.h5 --help`.
+"""
 
 from __future__ import annotations
 
@@ -26,10 +29,10 @@ from postprocess.figures import (
     probes_figure,
     value_limits,
 )
-from postprocess.fit import fit_figure, is_fit, read_fit
 from postprocess.movie import write_gif, write_mp4
 from postprocess.options import plot_options
 from postprocess.reader import FileProblem, RequestProblem, read_samples, read_view
+from postprocess.results import is_result, read_result, result_figure
 from postprocess.selection import Selection, select
 
 DPI = 200
@@ -94,12 +97,12 @@ def plot_probes(path: str | Path, name: str, output: str | Path | None = None, m
 
 
 @rc_context(STYLE)
-def plot_fit(path: str | Path, output: str | Path | None = None) -> Path:
-    """Plot the convergence of a fit and the fields that it found, and return the path (default: `STEM.png`).
+def plot_result(path: str | Path, output: str | Path | None = None) -> Path:
+    """Plot what a fit found and its convergence, or a gradient, and return the path (default: `STEM.png`).
 
-    ``path`` is the file that `hpcstencil fit` wrote. Raises the same errors as `plot_field`.
+    ``path`` is the file that `hpcstencil fit` or `hpcstencil gradient` wrote. Raises the same errors as `plot_field`.
     """
-    return _save(fit_figure(read_fit(path)), output or _beside(path, "png"))
+    return _save(result_figure(read_result(path)), output or _beside(path, "png"))
 
 
 @rc_context(STYLE)
@@ -178,8 +181,8 @@ def render(
         if time is not None:
             raise RequestProblem("--movie shows all times: it does not go with --time.")
         return plot_movie(file, field, parse_slices(slices), output)
-    if field is None and time is None and not slices and is_fit(file):
-        return plot_fit(file, output)
+    if field is None and time is None and not slices and is_result(file):
+        return plot_result(file, output)
     return plot_field(file, field, time, parse_slices(slices), output)
 
 

@@ -40,6 +40,7 @@ from hpcstencil.validation.toml_text import parse
 AXES = ("x", "y", "z")
 _COORDINATES = ("member", *AXES, *(f"{axis}_face" for axis in AXES))
 MASK = "solid"
+RESULTS = ("fit", "gradient")  # kinds of files that are drawn by `postprocess.results`
 UNFINISHED = (
     "A change to the file was begun and not finished, and what it says is as before: wait if a run is writing it; if that "
     "was killed, `hpcstencil info --repair` or `run --resume` undoes the change for good, and every snapshot is kept."
@@ -215,6 +216,10 @@ def read_view(path: str | Path) -> FileView:
     with opened(path) as file:
         found = attributes(path, file)
         kind = found.get("kind", "output" if "time" in file else "")
+        if kind in RESULTS:
+            raise FileProblem(
+                f"{path} is the result of `hpcstencil {kind}`: plot it without options, or read it with h5py."
+            )
         if kind not in ("output", "checkpoint"):
             raise FileProblem(
                 f"{path} is an HDF5 file, but not one that hpcstencil wrote: it has neither an attribute 'kind' of "

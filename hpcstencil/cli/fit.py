@@ -69,7 +69,7 @@ def fit(
         from hpcstencil.fit.checkpoints import newest
         from hpcstencil.fit.file import write
         from hpcstencil.fit.run import Duration, fitted
-        from hpcstencil.fit.unknowns import by_unknown, series_of
+        from hpcstencil.fit.unknowns import by_unknown
         from hpcstencil.gradient.members import listed, members_of
         from hpcstencil.gradient.origin import kernels_in
         from hpcstencil.gradient.resumable import refuse_existing, stored_beside
@@ -110,7 +110,7 @@ def fit(
                 longest,
                 quiet,
             )
-            series = series_of(members)
+            series = members.series
             whole = by_unknown(gathered_blocks(forward, result.state.point.unknowns, series), members)
             sampled = {key: one.dt for key, one in series.items()}
             from_rank_0(communicator, lambda: write(path, config, result, whole, own, sampled))

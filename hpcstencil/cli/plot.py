@@ -15,11 +15,11 @@ from postprocess.options import plot_options
 @click.command()
 @plot_options
 def plot(**request: Any) -> None:
-    """Write a picture of FILE, an output or checkpoint file or the result of a fit, and print its path.
+    """Write a picture of FILE, an output or checkpoint file or the result of a fit or a gradient, and print its path.
 
     The picture is of one field at one time: a line for one axis, an image for two. A 3-D field is cut in the middle
     of z unless --slice says where. --movie animates all snapshots, --diagnostics plots the time series. Of a fit, the
-    convergence and the fields that were found are drawn.
+    convergence and the fields that were found are drawn, of a gradient its fields.
     """
     if environment_rank() != 0:
         return

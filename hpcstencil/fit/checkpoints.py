@@ -17,7 +17,6 @@ import numpy as np
 
 from hpcstencil.checkpoint.checkpoint import read_checkpoint, write_checkpoint
 from hpcstencil.fit.lbfgs import Pair, Point, Row, State, Vector
-from hpcstencil.fit.unknowns import series_of
 from hpcstencil.gradient import origin, tables
 from hpcstencil.gradient.members import Members
 from hpcstencil.gradient.tables import TABLES, part_of
@@ -33,7 +32,7 @@ def write(output: Path, members: Members, state: State, digests: Mapping[str, st
     simulation, config, vectors = members.forward, members.config, _vectors(state)
     named = {f"{name}/{key}": value for name, vector in vectors.items() for key, value in vector.items()}
     scalars = {name: float(value) for name, value in named.items() if not np.ndim(value)}
-    series = {f"{name}/{key}": vector[key] for name, vector in vectors.items() for key in series_of(members)}
+    series = {f"{name}/{key}": vector[key] for name, vector in vectors.items() for key in members.series}
     products = {f"product{n}": pair.product for n, pair in enumerate(state.pairs)}
     rows = {f"row {n}": json.dumps(astuple(row)) for n, row in enumerate(state.rows)}
     return write_checkpoint(
@@ -74,7 +73,7 @@ def read(path: Path, members: Members, like: Vector, digests: Mapping[str, str])
     _, scalars, attributes = read_checkpoint(path, simulation.ranges, communicator, ())
 
     from_rank_0(communicator, lambda: origin.refuse_changed(path, attributes, members.config, digests, FREE))
-    series, ndim = series_of(members), len(simulation.ranges)
+    series, ndim = members.series, len(simulation.ranges)
     arrays = [key for key, x in like.items() if np.ndim(x) and key not in series]
 
     count = int(scalars["pairs"])

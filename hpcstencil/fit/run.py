@@ -17,7 +17,7 @@ from hpcstencil.fit import checkpoints
 from hpcstencil.fit.lbfgs import State, Vector, begun, iterated
 from hpcstencil.fit.smoothing import SmoothingInTime, smoothings_of
 from hpcstencil.fit.space import Vectors
-from hpcstencil.fit.unknowns import Evaluation, box_of, of_components, series_of, start_of
+from hpcstencil.fit.unknowns import Evaluation, box_of, of_components, start_of
 from hpcstencil.gradient.members import Members
 from hpcstencil.gradient.origin import digests_of
 from hpcstencil.runtime.communicator import T
@@ -65,7 +65,7 @@ def fitted(
     communicator, fit = forward.communicator, config.fit or FitConfig()
     start, limits = start_of(members), of_components(limits, members)
     box = box_of(members, start, limits)
-    precision, series = float(np.finfo(forward.dtype).eps), series_of(members)
+    precision, series = float(np.finfo(forward.dtype).eps), members.series
     lengths = {key: one.smoothing for key, one in limits.items() if one.smoothing}
     of_fields = smoothings_of(forward, {key: x for key, x in lengths.items() if key not in series}, compose)
     in_time = {key: SmoothingInTime(lengths[key] / one.dt) for key, one in series.items() if key in lengths}

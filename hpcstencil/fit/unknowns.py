@@ -51,11 +51,6 @@ def components(members: Members) -> dict[str, tuple[Unknown, int]]:
     return found
 
 
-def series_of(members: Members) -> dict[str, Unknown]:
-    """The unknowns that are time series, by key, which is the name of their component too."""
-    return {one.key: one for one in members.unknowns if one.kind == "series"}
-
-
 def of_components(given: Mapping[str, T], members: Members) -> dict[str, T]:
     """The values given for unknowns, by key, for the components of each."""
     return {name: given[one.key] for name, (one, _) in components(members).items() if one.key in given}
@@ -101,7 +96,7 @@ def box_of(members: Members, start: Vector, limits: Mapping[str, Limits]) -> Box
 
     Raises InputError, on all processes, if the start is not inside the bounds.
     """
-    forward, unknowns, series = members.forward, components(members), series_of(members)
+    forward, unknowns, series = members.forward, components(members), members.series
 
     def block(name: str, tree: Node | None, default: Any) -> Any:
         like, problem = start[name], members.sweeps[unknowns[name][1]].forward.problem

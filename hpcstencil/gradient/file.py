@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
+
+import h5py
+import numpy as np
 
 from hpcstencil import __version__
 from hpcstencil.config.provenance import to_toml
 from hpcstencil.config.settings import Config
 from hpcstencil.gradient.checkpoints import FREE
 from hpcstencil.gradient.origin import refuse_changed
+from hpcstencil.io.file_layout import write_coordinates
 from hpcstencil.io.file_read import open_for_reading
 from hpcstencil.io.hdf5_access import open_alone
 from hpcstencil.io.hdf5_validation import attributes
@@ -19,25 +23,68 @@ from hpcstencil.runtime.publish import publish
 from hpcstencil.validation.errors import InputError
 
 
-def write(path: Path, config: Config, value: float, gradient: Mapping[str, Any], digests: Mapping[str, str]) -> None:
+def write(
+    path: Path,
+    config: Config,
+    value: float,
+    gradient: Mapping[str, Any],
+    digests: Mapping[str, str],
+    own: Collection[str],
+    series: Mapping[str, float],
+) -> None:
     """Write an objective and its gradient to ``path``, on one process.
 
-    The attribute ``objective`` of the root is the value, and each entry of ``gradient``, a number or an array, is a dataset of
-    its name. The input, the ``digests`` of its arrays and the version are attributes too. Raises EnvironmentProblem if the file
-    cannot be written.
+    The attributes and datasets are those of `write_result`. The ``digests`` of the input's arrays are an attribute too. Raises
+    EnvironmentProblem if the file cannot be written.
     """
 
     def make(temporary: Path) -> None:
         with open_alone(temporary, "w") as file:
-            file.attrs["objective"] = value
-            file.attrs["name"] = next(iter(config.objective.expressions))
-            file.attrs["input"] = to_toml(config)
             file.attrs["arrays_sha256"] = json.dumps(digests)
-            file.attrs["hpcstencil_version"] = __version__
-            for key, derivative in gradient.items():
-                file[key] = derivative
+            write_result(file, "gradient", config, value, gradient, own, series)
 
     publish(path, make)
+
+
+def write_result(
+    file: h5py.File,
+    kind: str,
+    config: Config,
+    objective: float,
+    values: Mapping[str, Any],
+    own: Collection[str],
+    series: Mapping[str, float],
+) -> None:
+    """Write an ``objective`` and ``values`` by the entry of gradient.of: the derivatives, or what a fit has found.
+
+    Each of the ``values``, a number or an array on the grid, is a dataset of its name, beside the coordinates of the cells.
+    Those in ``own`` have the members of an ensemble as first axis. Those in ``series``, with the time between two samples, are
+    time series; the datasets NAME.time have the times of their samples. Attributes of the root are the ``kind`` of file, the
+    objective and its name, the keys of the values, the title, the input and the version.
+    """
+    file.attrs["kind"] = kind
+    file.attrs["title"] = config.title
+    file.attrs["objective"] = objective
+    file.attrs["name"] = next(iter(config.objective.expressions))
+    file.attrs["unknowns"] = json.dumps(list(values))
+    file.attrs["input"] = to_toml(config)
+    file.attrs["hpcstencil_version"] = __version__
+    write_coordinates(file, config.grid)
+    if config.ensemble:
+        file["member"] = np.arange(len(next(iter(config.ensemble.values()))))
+        file["member"].make_scale("member")
+    for key, array in values.items():
+        file[key] = array
+        if key in series:
+            times = f"{key}.time"
+            file[times] = np.arange(len(array)) * series[key]
+            file[times].make_scale(times)
+            file[key].dims[0].attach_scale(file[times])
+            continue
+        member = ("member",) if key in own else ()
+        axes = (*member, *(config.grid.axes if np.ndim(array) > len(member) else ()))
+        for axis, name in enumerate(axes):
+            file[key].dims[axis].attach_scale(file[name])
 
 
 def refuse_other(path: Path, config: Config, digests: Mapping[str, str]) -> None:

@@ -96,6 +96,11 @@ class Members:
         """The entries of gradient.of."""
         return self.sweeps[0].adjoint.unknowns
 
+    @property
+    def series(self) -> dict[str, Unknown]:
+        """The entries that are time series, by key."""
+        return {one.key: one for one in self.unknowns if one.kind == "series"}
+
     def planned(
         self, begin: Callable[[int], Fields], check: Callable[[], None] = lambda: None
     ) -> tuple[Members, tuple[SweepPlan, ...]]:

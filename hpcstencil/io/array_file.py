@@ -14,6 +14,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from hpcstencil.io.dataset_names import VALUES
 from hpcstencil.numerics.topology import Range
 from hpcstencil.validation.errors import InputError
 
@@ -94,6 +95,17 @@ class ArrayFile:
 
         return read_whole(self.path, self.name)
 
+    def recorded(self, axes: Sequence[str]) -> dict[str, np.ndarray]:
+        """Return the times ("time") of samples that a run recorded, and the places of its receivers along the ``axes``.
+
+        Other arrays have none. Raises InputError if the file is missing, EnvironmentProblem if reading fails.
+        """
+        if self.name.rpartition("/")[2] != VALUES:
+            return {}
+        from hpcstencil.io.file_read import read_beside
+
+        return read_beside(self.path, self.name, ["time", *axes])
+
     def read(self, ranges: Sequence[Range], shape: Sequence[int]) -> np.ndarray:
         """Read the block ``ranges`` (global, half-open, per axis) of an array of the grid's ``shape``.
 
@@ -144,6 +156,10 @@ class ArrayInMemory:
             )
         return self.values
 
+    def recorded(self, axes: Sequence[str]) -> dict[str, np.ndarray]:
+        """Return nothing, see `ArrayFile.recorded`."""
+        return {}
+
     def read(self, ranges: Sequence[Range], shape: Sequence[int]) -> np.ndarray:
         """Return the block ``ranges`` (global, half-open, per axis), without ghost cells.
 
@@ -176,6 +192,10 @@ class ArrayOfMember:
         """Read the samples of receivers, an array with two axes or, with that of the members, three. See `ArrayFile.whole`."""
         values = self.array.whole()
         return values[self.member] if values.ndim == 3 and len(values) == self.members else values
+
+    def recorded(self, axes: Sequence[str]) -> dict[str, np.ndarray]:
+        """See `ArrayFile.recorded`."""
+        return self.array.recorded(axes)
 
     def read(self, ranges: Sequence[Range], shape: Sequence[int]) -> np.ndarray:
         """Read a block of an array on the grid. See `ArrayFile.read`."""

@@ -185,6 +185,18 @@ def read_whole(path: Path, name: str) -> np.ndarray:
         return np.asarray(numbers(path, file, name)[()])
 
 
+def read_beside(path: Path, name: str, others: Sequence[str]) -> dict[str, np.ndarray]:
+    """Read those of the datasets ``others`` that are in the group of the dataset ``name`` and have one axis, as float64.
+
+    Not collective. Raises InputError if the file is missing, EnvironmentProblem if reading fails.
+    """
+    group = name.rpartition("/")[0] or "/"
+    with open_for_reading(path) as file:
+        kinds = {other: file[group].get(other) for other in others} if isinstance(file.get(group), h5py.Group) else {}
+        found = {other: kind for other, kind in kinds.items() if isinstance(kind, h5py.Dataset) and kind.ndim == 1}
+        return {other: np.asarray(numbers(path, file, f"{group}/{other}")[()], np.float64) for other in found}
+
+
 def read_block(
     path: Path,
     name: str,

@@ -14,6 +14,7 @@ import numpy as np
 from hpcstencil.config.probes import probe_key
 from hpcstencil.config.settings import Config
 from hpcstencil.io.array_file import ArrayInMemory, ArrayOfMember
+from hpcstencil.numerics.grid import AXES
 from hpcstencil.symbolic.differentiate import ONE, ZERO, over, plus, times
 from hpcstencil.symbolic.expressions import (
     SUM,
@@ -30,6 +31,8 @@ from hpcstencil.symbolic.expressions import (
 )
 from hpcstencil.validation.errors import InputError
 from hpcstencil.validation.messages import at, listing, shown
+
+SAME = 1e-3  # times and places count as the same if they differ by less than this fraction of a step or cell
 
 
 @dataclass(frozen=True)
@@ -141,18 +144,24 @@ def _has_sum(tree: Node) -> bool:
 
 
 def observed(
-    config: Config, misfit: Misfit, shape: tuple[int, int], held: Mapping[str, ArrayInMemory | ArrayOfMember]
+    config: Config,
+    misfit: Misfit,
+    times: np.ndarray,
+    places: np.ndarray,
+    held: Mapping[str, ArrayInMemory | ArrayOfMember],
 ) -> dict[str, np.ndarray]:
-    """Read the data of a misfit: float64 arrays of this ``shape``, (samples, receivers), by name.
+    """Read the data of a misfit: float64 arrays of shape (samples, receivers), by name.
 
-    ``held`` are arrays from Python, by dotted key. Raises InputError if a file is missing, or an array has another shape or
-    values that are not finite; EnvironmentProblem if a file cannot be read.
+    ``times`` are those of the samples, and ``places`` those of the receivers, of shape (receivers, axes). ``held`` are arrays
+    from Python, by dotted key. Raises InputError if a file is missing, or an array has another shape or values that are not
+    finite, or was recorded at other times or places; EnvironmentProblem if a file cannot be read.
     """
-    found = {}
+    found, shape = {}, (len(times), len(places))
     for name in misfit.data:
         key = at("objective", "data", name)
+        array = held.get(key, config.objective.arrays[name])
         try:
-            values = held.get(key, config.objective.arrays[name]).whole()
+            values, recorded = array.whole(), array.recorded(AXES[: config.grid.ndim])
         except InputError as error:
             raise InputError(f"{key}: {error}") from None
         if values.shape != shape:
@@ -160,6 +169,8 @@ def observed(
                 f"{key}: expected {shape[0]} samples of the {shape[1]} receivers of {probe_key(misfit.table)}, shape "
                 f"{shape}, but got {values.shape}; record them with the same time and every_steps, or change the array"
             )
+        refuse_other_times(key, config, misfit.table, times, recorded)
+        refuse_other_places(key, config, misfit.table, places, recorded)
         found[name] = values.astype(np.float64)
         if not np.isfinite(found[name]).all():
             sample, receiver = np.argwhere(~np.isfinite(found[name]))[0]
@@ -168,3 +179,36 @@ def observed(
                 f"{receiver}; correct it"
             )
     return found
+
+
+def refuse_other_times(
+    key: str, config: Config, table: str, times: np.ndarray, recorded: Mapping[str, np.ndarray]
+) -> None:
+    """Raise InputError if the data ``key`` were ``recorded`` at other times than those of a table of [probes]."""
+    own = recorded.get("time", times)
+    assert config.time.dt is not None
+    differs = np.abs(own - times) > SAME * config.time.dt if own.shape == times.shape else np.zeros(0, bool)
+    apart = np.flatnonzero(differs)
+    if len(apart):
+        number = apart[0]
+        raise InputError(
+            f"{key}: expected samples at the times of {probe_key(table)}, but sample {number} was recorded at t = "
+            f"{own[number]:g}, not {times[number]:g}; record them with the same time.dt and every_steps"
+        )
+
+
+def refuse_other_places(
+    key: str, config: Config, table: str, places: np.ndarray, recorded: Mapping[str, np.ndarray]
+) -> None:
+    """Raise InputError if the data ``key`` were ``recorded`` at other places than those of a table of [probes]."""
+    for axis, (name, spacing) in enumerate(zip(AXES, config.grid.spacing, strict=False)):
+        own = recorded.get(name, places[:, axis])
+        here = places[:, axis]
+        differs = np.abs(own - here) > SAME * spacing if own.shape == here.shape else np.zeros(0, bool)
+        apart = np.flatnonzero(differs)
+        if len(apart):
+            number = apart[0]
+            raise InputError(
+                f"{key}: expected the receivers of {probe_key(table)} in their order, but number {number} was recorded at "
+                f"{name} = {own[number]:g}, not {here[number]:g}; record the data at the same places"
+            )

@@ -111,10 +111,10 @@ class Problem:
         """Read the data of ``misfit``, see `misfit.observed`; empty without one. The number of steps must be known."""
         if self.misfit is None:
             return {}
-        steps, receivers = self.schedule().total_steps, self.receivers[self.misfit.table]
-        assert steps is not None
-        shape = (steps // receivers.every + 1, len(receivers.places))
-        return observed(self.config, self.misfit, shape, held)
+        steps, receivers, time = self.schedule().total_steps, self.receivers[self.misfit.table], self.config.time
+        assert steps is not None and time.dt is not None
+        times = np.minimum(np.arange(0, steps + 1, receivers.every) * time.dt, time.end)
+        return observed(self.config, self.misfit, times, receivers.places, held)
 
     @property
     def listed(self) -> frozenset[str]:

@@ -201,6 +201,20 @@ def test_check_prints_the_plan(command):
     assert command("check", "input.toml", "--set", 'fit.lower."equation.A"="x"')[0] == 2
 
 
+def test_a_picture_of_a_gradient(command):
+    assert command("gradient", "input.toml")[0] == 0
+    with h5py.File("input.gradient.h5") as file:
+        assert file.attrs["kind"] == "gradient"
+    status, out, err = command("plot", "input.gradient.h5")
+    assert (status, out) == (0, "input.gradient.png\n"), err
+    assert Path("input.gradient.png").read_bytes()[1:4] == b"PNG"
+    status, _, err = command("plot", "input.gradient.h5", "--field", "u")
+    assert status == 2 and "is the result of `hpcstencil gradient`: plot it without options" in err
+    assert command("gradient", STATE, "--set", 'gradient.of=["equation.D"]')[0] == 0
+    status, _, err = command("plot", "initial_state.gradient.h5")
+    assert status == 2 and "nothing to draw but numbers: d misfit / d equation.D = " in err
+
+
 def test_a_picture_of_the_fit(command):
     assert command("fit", "input.toml", "--quiet", "--set", "fit.steps=2")[0] == 0
     status, out, err = command("plot", "input.fit.h5")

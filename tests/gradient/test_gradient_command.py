@@ -27,7 +27,7 @@ def test_the_file_holds_the_objective_and_a_dataset_per_name(command):
     assert status == 0, err
     with h5py.File("initial_state.gradient.h5") as file:
         assert file.attrs["objective"] == pytest.approx(FACTOR**2 / 4, rel=1e-3)  # u stays 0, so J = ∫ target²
-        assert set(file) == {"initial.u", "equation.D"} and file["equation.D"][()] == 0.0
+        assert set(file) == {"initial.u", "equation.D", "x", "y"} and file["equation.D"][()] == 0.0
         again = from_mapping(tomllib.loads(file.attrs["input"]), Path("/"))
         assert (again.objective, again.gradient) == (load(INPUT).objective, load(INPUT).gradient)
         x = (np.arange(32) + 0.5) / 32

@@ -266,6 +266,28 @@ def test_data_come_from_an_output_file_or_from_python(tmp_path, monkeypatch):
         hs.Simulation(tables({**misfit, "data": {"observed": values}}))
 
 
+def test_data_recorded_at_other_times_or_places_are_refused(tmp_path, monkeypatch):
+    """Their shape alone would fit."""
+    monkeypatch.chdir(tmp_path)
+    with hs.Simulation(tables({})) as sim:
+        sim.run(output="observed.h5")
+    misfit = {"J": "sum((cable - observed)**2)", "data": {"observed": "observed.h5:probes/cable/values"}}
+
+    def checked(**others):
+        build(from_mapping(tables(misfit, **others), tmp_path)).observed({})
+
+    checked()
+    checked(time={"end": 0.1, "dt": 0.02}, probes={"cable": {"field": "u", **PLACES}})  # the same times
+    key = "objective.data.observed: expected"
+    with pytest.raises(
+        hs.InputError, match=rf"{key} samples at the times of probes.cable, but sample 1 .* t = 0.02, not 0.04"
+    ):
+        checked(time={"end": 0.2, "dt": 0.02})
+    moved = {**PLACES, "x": [0.25, 0.5, 0.55, 1.31]}
+    with pytest.raises(hs.InputError, match=rf"{key} the receivers of probes.cable .* number 2 .* x = 0.52, not 0.55"):
+        checked(probes={"cable": {"field": "u", **moved, "every_steps": 2}})
+
+
 @pytest.mark.parametrize(("objective", "others", "message"), [
     ({"J": "cable**2"}, {}, r"has the samples of probes.cable outside of sum\(\)"),
     ({"J": "sum(cable) + cable"}, {}, r"has the samples of probes.cable outside of sum\(\)"),
