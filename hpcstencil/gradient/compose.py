@@ -17,6 +17,7 @@ from hpcstencil.gradient.recording import recorded
 from hpcstencil.gradient.samples import Samples
 from hpcstencil.gradient.stored_states import WHAT, OnDisk, beside
 from hpcstencil.gradient.sweep import Sweep
+from hpcstencil.problem.misfit import read_on_grid
 from hpcstencil.runtime.communicator import agree
 from hpcstencil.simulation.prepared import Decomposed
 from hpcstencil.simulation.simulation import Simulation
@@ -99,16 +100,10 @@ def data_of(forward: Simulation, held: Held) -> dict[str, np.ndarray]:
 
     Raises InputError, on this process alone.
     """
-    config, blocks, misfit = forward.problem.config, dict[str, np.ndarray](), forward.problem.misfit
-    for name, file in config.objective.arrays.items():
-        if misfit is not None and name in misfit.data:
-            continue
-        key = at("objective", "data", name)
-        try:
-            block = held.get(key, file).read(forward.ranges, config.grid.shape)
-        except InputError as error:
-            raise InputError(f"{key}: {error}") from None
+    problem, blocks = forward.problem, dict[str, np.ndarray]()
+    for name, block in read_on_grid(problem.config, problem.misfit, forward.ranges, held).items():
         if not np.isfinite(block).all():
+            key = at("objective", "data", name)
             raise InputError(f"{key}: expected finite numbers, but some are not; correct them")
         blocks[data_field(name).name] = np.ascontiguousarray(block, forward.dtype)
     return blocks

@@ -218,7 +218,7 @@ def told(plans: Sequence[SweepPlan]) -> str:
     first, count = plans[0], len(plans)
     of = "" if count == 1 else f"{count} members one after the other: "
     steps, taken = (sum(getattr(plan, name) for plan in plans) for name in ("steps", "taken"))
-    return f"{of}{steps} steps, {first.states} stored states, {taken} steps in all before their reversal"
+    return f"{of}{steps} steps, {first.states} stored states, {taken} steps taken forwards in all"
 
 
 def listed(numbers: Any) -> str:

@@ -19,6 +19,8 @@ from hpcstencil.gradient.stored_states import WHAT, OnDisk, beside, list_states,
 from hpcstencil.gradient.sweep import Result, Sweep
 from hpcstencil.runtime import signals
 from hpcstencil.runtime.communicator import Communicator, from_rank_0
+from hpcstencil.runtime.launcher import environment_rank
+from hpcstencil.runtime.progress import Progress
 from hpcstencil.runtime.stopwatch import Stopwatch
 from hpcstencil.runtime.walltime import Walltime, passed
 from hpcstencil.simulation.checkpoint_time import seconds_to_checkpoint
@@ -98,6 +100,7 @@ class Resumable(Course):
         self.members = stored_beside(output, members, self.digests)
         self.continued: Place | None = None
         self.place = Place(0, Reached(0))
+        self.progress: Progress | None = None  # of `total`, in steps taken in either direction
         communicator.watch.output(output)
 
     def resume(self, newest: Path) -> None:
@@ -148,8 +151,12 @@ class Resumable(Course):
                 self._adopt(number, plans)
             return sweep(sweep.forward.initial_fields(), plans[number].states, self)
 
+        work, steps = sum(plan.taken + plan.steps for plan in plans), sum(plan.steps for plan in plans)
+        begun = work * done / max(steps, 1) if self.continued else 0.0
+        self.before = begun - self.taken
         try:
-            return self.members.total(result, self.place.results)
+            with Progress(begun, work, environment_rank() == 0) as self.progress:
+                return self.members.total(result, self.place.results)
         except NumericsError:  # a gradient that continues would fail again
             remove(self.output, self.communicator)
             raise
@@ -185,6 +192,11 @@ class Resumable(Course):
         """Report that some more ``steps`` have been taken, in either direction."""
         self.taken += steps
         self.communicator.watch.step(self.taken)
+        if self.progress is not None:
+            steps = sum(sweep.steps for sweep in self.members.sweeps)
+            self.progress.show(
+                self.before + self.taken, f"{self.place.reversed(self.members)} of {steps} steps reversed"
+            )
 
     def check(self) -> None:
         if not (reason := self.stops.reason()):

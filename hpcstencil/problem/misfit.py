@@ -6,7 +6,7 @@ that step, t its time, and the sum is over all these steps and all receivers. Th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +15,7 @@ from hpcstencil.config.probes import probe_key
 from hpcstencil.config.settings import Config
 from hpcstencil.io.array_file import ArrayInMemory, ArrayOfMember
 from hpcstencil.numerics.grid import AXES
+from hpcstencil.numerics.topology import Range
 from hpcstencil.symbolic.differentiate import ONE, ZERO, over, plus, times
 from hpcstencil.symbolic.expressions import (
     SUM,
@@ -178,6 +179,28 @@ def observed(
                 f"{key}: expected finite numbers, but got {values[sample, receiver]} in sample {sample} of receiver "
                 f"{receiver}; correct it"
             )
+    return found
+
+
+def read_on_grid(
+    config: Config,
+    misfit: Misfit | None,
+    ranges: Sequence[Range],
+    held: Mapping[str, ArrayInMemory | ArrayOfMember],
+) -> dict[str, np.ndarray]:
+    """Read the block ``ranges`` (global, half-open, per axis) of the objective's data that are not those of a misfit, by name.
+
+    ``held`` are arrays from Python, by dotted key. Raises InputError if a file is missing or not on the grid,
+    EnvironmentProblem if it cannot be read.
+    """
+    found = {}
+    for name, file in config.objective.arrays.items():
+        if misfit is None or name not in misfit.data:
+            key = at("objective", "data", name)
+            try:
+                found[name] = held.get(key, file).read(ranges, config.grid.shape)
+            except InputError as error:
+                raise InputError(f"{key}: {error}") from None
     return found
 
 

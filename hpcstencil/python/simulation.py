@@ -34,7 +34,7 @@ from hpcstencil.python.this_process import THIS_PROCESS
 from hpcstencil.runtime import signals
 from hpcstencil.runtime.communicator import agree, from_rank_0
 from hpcstencil.runtime.launcher import environment_rank
-from hpcstencil.runtime.progress import Progress
+from hpcstencil.runtime.progress import StepProgress
 from hpcstencil.runtime.stopwatch import Stopwatch
 from hpcstencil.simulation.event_loop import Run
 from hpcstencil.simulation.file_blocks import output_blocks
@@ -674,11 +674,11 @@ class Simulation:
             self._communicator.watch.outside(True)
             self._busy = False
 
-    def _progress(self, shown: bool) -> Progress:
+    def _progress(self, shown: bool) -> StepProgress:
         """The progress display from the current time to time.end. Only rank 0 shows it, and only if ``shown``."""
         problem = self._stepping.simulation.problem
         shown = shown and self._communicator.rank == 0
-        return Progress(self._stepping.clock.time, problem.config.time.end, problem.cells_per_step, shown)
+        return StepProgress(self._stepping.clock.time, problem.config.time.end, problem.cells_per_step, shown)
 
     def _advance(self, run: Run, limit: int | None = None) -> int:
         """Take steps to the next event, at most ``limit``, and return their number. An interrupt waits until the state is

@@ -1,4 +1,4 @@
-"""The progress of a run on standard error: a bar on a terminal, otherwise a line from time to time."""
+"""The progress of a run or a gradient on standard error: a bar on a terminal, otherwise a line from time to time."""
 
 from __future__ import annotations
 
@@ -22,36 +22,28 @@ def say(text: str) -> None:
 
 
 class Progress:
-    """A display of the progress in simulated time from ``start`` to ``end``; silent unless ``shown``.
+    """A display of the progress of something from ``start`` to ``end``; silent unless ``shown``.
 
-    ``cells`` is the number of cells that a step advances, from which the speed is computed. Use it as a context manager,
-    which closes the bar at its end.
+    Use it as a context manager, which closes the bar at its end.
     """
 
-    def __init__(self, start: float, end: float, cells: int, shown: bool) -> None:
-        self.cells, self.end, self.shown = cells, end, shown
+    def __init__(self, start: float, end: float, shown: bool) -> None:
+        self.start, self.end, self.shown = start, end, shown
         self.began = self.told = time.monotonic()
         self.wait = FIRST_WAIT
-        self.steps = 0
         self.bar: Any = None
         if shown and sys.stderr.isatty():
             self.bar = tqdm(total=end, initial=start, bar_format=BAR, file=sys.stderr, mininterval=0.2)
-        self.start = start
 
-    def advance(self, steps: int, step: int, t: float) -> None:
-        """Count ``steps`` more steps, and show that the run has reached step number ``step`` and time ``t``."""
-        if not self.shown:
-            return
-        self.steps += steps
+    def show(self, at: float, text: str) -> None:
+        """Show a ``text``, and that ``at`` is reached."""
         now = time.monotonic()
-        speed = self.cells * self.steps / max(now - self.began, 1e-9)
-        text = f"step {step}  t = {t:.5g} of {self.end:g}  {speed / 1e6:.4g} Mcell/s"
         if self.bar is not None:
             self.bar.set_description_str(text, refresh=False)
-            self.bar.update(t - self.bar.n)
-        elif now - self.told >= self.wait:
+            self.bar.update(at - self.bar.n)
+        elif self.shown and now - self.told >= self.wait:
             self.told, self.wait = now, min(2 * self.wait, LONGEST_WAIT)
-            left = (now - self.began) * (self.end - t) / max(t - self.start, 1e-300)
+            left = (now - self.began) * (self.end - at) / max(at - self.start, 1e-300)
             print(f"{text}  {left:.0f} s left", file=sys.stderr, flush=True)
 
     def __enter__(self) -> Self:
@@ -60,3 +52,20 @@ class Progress:
     def __exit__(self, *_: object) -> None:
         if self.bar is not None:
             self.bar.close()
+
+
+class StepProgress(Progress):
+    """The progress of a run in simulated time from ``start`` to ``end``.
+
+    ``cells`` is the number of cells that a step advances, from which the speed is computed.
+    """
+
+    def __init__(self, start: float, end: float, cells: int, shown: bool) -> None:
+        super().__init__(start, end, shown)
+        self.cells, self.steps = cells, 0
+
+    def advance(self, steps: int, step: int, t: float) -> None:
+        """Count ``steps`` more steps, and show that the run has reached step number ``step`` and time ``t``."""
+        self.steps += steps
+        speed = self.cells * self.steps / max(time.monotonic() - self.began, 1e-9)
+        self.show(t, f"step {step}  t = {t:.5g} of {self.end:g}  {speed / 1e6:.4g} Mcell/s")

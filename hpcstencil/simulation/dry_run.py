@@ -22,6 +22,7 @@ from hpcstencil.config.streams import StreamConfig
 from hpcstencil.numerics.finite_differences import Weights
 from hpcstencil.numerics.schedule import ROUND
 from hpcstencil.numerics.topology import Topology
+from hpcstencil.problem.misfit import read_on_grid
 from hpcstencil.problem.parameter_files import key_of
 from hpcstencil.problem.problem import Problem
 from hpcstencil.problem.solid_mask import ALL_SOLID, solid_in_file
@@ -116,7 +117,9 @@ def _gradient(problem: Problem, topology: Topology, kernel: str) -> list[str]:
         ]
     for member, one in enumerate(runs):
         refuse_own_steps(adjoint, one)
-        one.observed(data_of_member(problem, {}, member))  # refuses data that do not fit
+        data, config = data_of_member(problem, {}, member), one.config
+        one.observed(data)  # refuses data that do not fit
+        read_on_grid(config, one.misfit, [(0, 1)] * config.grid.ndim, data)
     injected = injects(adjoint, topology, kernel)
     at_once = steps_at_once(adjoint, topology, kernel, injected)
     plans = [plan_of(adjoint, topology, at_once, injected, steps_of(one)) for one in runs]

@@ -11,7 +11,7 @@ import numpy as np
 from hpcstencil.numerics.schedule import Leap
 from hpcstencil.runtime import signals
 from hpcstencil.runtime.communicator import Communicator
-from hpcstencil.runtime.progress import Progress
+from hpcstencil.runtime.progress import StepProgress
 from hpcstencil.runtime.stopwatch import Stopwatch
 from hpcstencil.runtime.walltime import Walltime
 from hpcstencil.simulation.state import State
@@ -52,7 +52,7 @@ class Run:
 
     stepping: Stepping
     streams: Sequence[Stream]
-    progress: Progress
+    progress: StepProgress
     stopwatch: Stopwatch
 
     def to_the_end(self, stops: StopRequests) -> None:

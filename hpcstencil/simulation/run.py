@@ -19,7 +19,7 @@ from hpcstencil.problem.problem import Problem
 from hpcstencil.runtime import signals
 from hpcstencil.runtime.communicator import Communicator
 from hpcstencil.runtime.filesystem import prepare_folder
-from hpcstencil.runtime.progress import Progress, say
+from hpcstencil.runtime.progress import StepProgress, say
 from hpcstencil.runtime.stopwatch import Stopwatch
 from hpcstencil.runtime.walltime import Walltime
 from hpcstencil.runtime.watchdog import end_all
@@ -167,7 +167,7 @@ def to_file(
     first = stepping.clock.step
     remove_stale(options.output, communicator, after=first if source.append else -1)
     shown = communicator.rank == 0 and not options.quiet
-    progress = Progress(stepping.clock.time, problem.config.time.end, problem.cells_per_step, shown)
+    progress = StepProgress(stepping.clock.time, problem.config.time.end, problem.cells_per_step, shown)
     walltime = Walltime(problem.config.checkpoint.walltime, communicator, options.started)
     stops = StopRequests(request, walltime, lambda: checkpoints.seconds, communicator)
     streams = [*streams_of(output, checkpoints, stepping.schedule), *further]

@@ -22,6 +22,12 @@ def command(tmp_path, monkeypatch, capsys):
     return lambda *arguments: hpcstencil(monkeypatch, capsys, *arguments)
 
 
+def test_it_shows_its_progress(command, monkeypatch):
+    monkeypatch.setattr("hpcstencil.runtime.progress.FIRST_WAIT", 0.0)
+    status, _, err = command("gradient", INPUT)
+    assert status == 0 and "0 of 50 steps reversed" in err and "40 of 50 steps reversed" in err and "0 s left" in err
+
+
 def test_the_file_holds_the_objective_and_a_dataset_per_name(command):
     status, out, err = command("gradient", INPUT)
     assert status == 0, err
@@ -75,3 +81,12 @@ def test_verify_finds_a_wrong_transpose(command, monkeypatch):
     assert (
         status == 3 and out.count("NOT MET") == 2 and "fails the test of the Taylor slopes and the dot product" in err
     )
+
+
+def test_check_refuses_data_of_another_grid(command):
+    np.save("target.npy", np.zeros((32, 31)))
+    target = f'objective.data.target="{Path.cwd() / "target.npy"}"'
+    given = ("--set", 'objective.misfit="integral((u - target)**2)"', "--set", target)
+    for name in ("check", "gradient"):
+        status, _, err = command(name, INPUT, *given)
+        assert status == 2 and "objective.data.target: " in err and "shape (32, 31), expected (32, 32)" in err

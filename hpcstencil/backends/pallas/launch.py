@@ -36,8 +36,9 @@ Body = Callable[[Any, See], Any]
 # compute a box together: the fastest of `benchmarks/gpu.py --tune` on an H100.
 TILES = {4: {1: (2048,), 2: (16, 128), 3: (4, 8, 64)}, 8: {1: (1024,), 2: (4, 256), 3: (2, 8, 64)}}
 WARPS = {4: 8, 8: 4}
-LARGE = 64  # trees with this many nodes in total get smaller boxes, so that their values fit the registers, and one code for
-# all cells that read strips, since it takes long to compile
+# Trees with this many nodes in total get smaller boxes, so that their values fit the registers, and one code for all cells that
+# read strips, because it takes long to compile.
+LARGE = 64
 
 
 @dataclass(frozen=True)
@@ -99,13 +100,13 @@ class Launch:
             made = self.in_boxes(body, blocks_alone(given), made, trees, inner, sent(given))
         if not rest:
             return made, {}
-        stores = sending if rest == [region] or (sending and self.beside(sending.widths, inner)) else None
+        stores = sending if rest == [region] or (sending and self.leaves_strips(sending.widths, inner)) else None
         last = [box for box in rest if box[:-1] == inner[:-1]] if nodes_in(trees) < LARGE else []
         groups = [[box for box in rest if box not in last], last]
         return self.in_rows(body, given, made, [group for group in groups if group], stores)
 
-    def beside(self, widths: Sequence[int], inner: Windows) -> bool:
-        """Return whether no cell of the ``inner`` windows is in a strip that is sent. ``widths`` are those of the strips."""
+    def leaves_strips(self, widths: Sequence[int], inner: Windows) -> bool:
+        """Return whether no strip of these ``widths`` that is sent has a cell in the ``inner`` windows."""
         sides = zip(widths, inner, self.least, self.frame.sides, strict=True)
         return all(
             (low.kind != "halo" or start >= w) and (high.kind != "halo" or stop <= n - w)

@@ -174,7 +174,7 @@ class Stepping:
             return values
         for name, after in jax.eval_shape(self.exchanging_in_stages, values, zero, zero).items():
             if isinstance(after, Outgoing):
-                strips = self.exchanging.cut([u[other] for other in after.names])
+                strips = self.exchanging.strips_of([u[other] for other in after.names])
                 values[name] = Outgoing(u[name], grid.interior, strips, after.names)
         return values
 

@@ -214,11 +214,11 @@ class Exchanging:
         widths = grid.widths(rounds)
         if corners or not any(widths):
             return beside(fields, grid.interior, grid.received(fields, widths, self.frame), corners)
-        strips = strips or self.cut(list(fields.values()), rounds)
+        strips = strips or self.strips_of(list(fields.values()), rounds)
         ghosts = {axis: grid.exchange.along(axis, *both, NOTHING) for axis, both in strips.items()}
         return beside(fields, grid.interior, ghosts, corners, [strip for both in strips.values() for strip in both])
 
-    def cut(self, fields: Sequence[jax.Array], rounds: int = 1) -> dict[int, tuple[jax.Array, jax.Array]]:
+    def strips_of(self, fields: Sequence[jax.Array], rounds: int = 1) -> dict[int, tuple[jax.Array, jax.Array]]:
         """Return the strips of ``fields``, cut out of them by one kernel, for ``rounds`` evaluations; see `cut`."""
         return cut(fields, self.device_grid.widths(rounds), self.frame.counts, self.interpret)
 
