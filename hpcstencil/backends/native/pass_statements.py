@@ -334,14 +334,26 @@ class Cells(Writer):
 def is_fixed(tree: Node) -> bool:
     """Return whether a function of coordinates is stored because it is too expensive to compute in each cell and step.
 
-    A tree that reads neighbours is not stored as a whole; its parts may be.
+    A tree that reads neighbours is not stored as a whole; its parts may be. A product of functions of one coordinate each, such
+    as a point source, is not stored either: its factors are in tables, and loading an array takes longer than multiplying them.
     """
-    if any(isinstance(part, Neighbour) for part in walk(tree)):
+    if is_separable(tree) or any(isinstance(part, Neighbour) for part in walk(tree)):
         return False
     if any(isinstance(part, Convolution) and is_large(part.stencil) for part in walk(tree)):
         return True
     parts = [part for part in walk(tree) if isinstance(part, Pointwise)]
     return len(parts) > 6 or any(part.function in FUNCTIONS for part in parts)
+
+
+def is_separable(tree: Node) -> bool:
+    """Return whether the tree is a product of functions of one coordinate each."""
+    if len(axes_of(tree)) <= 1:
+        return True
+    return (
+        isinstance(tree, Pointwise)
+        and tree.function == "multiply"
+        and all(is_separable(part) for part in tree.arguments)
+    )
 
 
 def is_scalar(tree: Node) -> bool:
