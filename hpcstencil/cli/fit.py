@@ -110,10 +110,8 @@ def fit(
                 longest,
                 quiet,
             )
-            series = members.series
-            whole = by_unknown(gathered_blocks(forward, result.state.point.unknowns, series), members)
-            sampled = {key: one.dt for key, one in series.items()}
-            from_rank_0(communicator, lambda: write(path, config, result, whole, own, sampled))
+            whole = by_unknown(gathered_blocks(forward, result.state.point.unknowns, members.series), members)
+            from_rank_0(communicator, lambda: write(path, members, result, whole))
         if environment_rank() == 0 and not quiet:
             rows = result.state.rows
             evaluations = sum(row.evaluations for row in rows)

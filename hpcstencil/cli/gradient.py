@@ -130,8 +130,7 @@ def _compute(members: Members, claim: Claim, newest: Path | None, overwrite: boo
     say(told(plans))
     total = course.total(plans)
     whole = collected(course.members, total)
-    sampled = {key: one.dt for key, one in members.series.items()}
-    from_rank_0(communicator, lambda: write(path, config, total.value, whole, course.digests, members.own, sampled))
+    from_rank_0(communicator, lambda: write(path, members, total.value, whole, course.digests))
     remove(path, communicator)
     if environment_rank() == 0:
         numbers = "".join(f"{key:<21} {listed(number)}\n" for key, number in total.numbers.items())

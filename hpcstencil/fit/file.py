@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from hpcstencil.config.settings import Config
 from hpcstencil.fit.run import Fitted
 from hpcstencil.gradient.file import write_result
+from hpcstencil.gradient.members import Members
 from hpcstencil.io.hdf5_access import open_alone
 from hpcstencil.runtime.publish import publish
 
 
-def write(
-    path: Path,
-    config: Config,
-    fitted: Fitted,
-    found: Mapping[str, Any],
-    own: Collection[str],
-    series: Mapping[str, float],
-) -> None:
+def write(path: Path, members: Members, fitted: Fitted, found: Mapping[str, Any]) -> None:
     """Write the result of a fit to ``path``, on one process.
 
-    ``found`` are the values, written with ``own`` and ``series`` as `write_result` describes. The group ``history`` has a value
+    ``found`` are the values, written as `write_result` describes. The group ``history`` has a value
     per iteration, that of the start first: ``objective``, ``gradient_norm``, ``step`` (the length, in units of the direction)
     and ``evaluations``. Raises EnvironmentProblem if the file cannot be written.
     """
@@ -40,7 +33,7 @@ def write(
     def make(temporary: Path) -> None:
         with open_alone(temporary, "w") as file:
             file.attrs["end"] = fitted.why
-            write_result(file, "fit", config, rows[-1].objective, found, own, series)
+            write_result(file, "fit", members, rows[-1].objective, found)
             for name, values in history.items():
                 file[f"history/{name}"] = values
 

@@ -123,7 +123,7 @@ class Resumable(Course):
         return plans
 
     def _recording(self) -> None:
-        self._tell_watch(1)
+        self._took(1)
         if reason := self.stops.reason():
             raise StoppedEarly(
                 f"stopped by {reason} while the steps were recorded: nothing was written; run the same command again"
@@ -186,10 +186,10 @@ class Resumable(Course):
         yield
         self.calling = time.monotonic() - start
         self.pace.took(steps, self.calling)
-        self._tell_watch(steps)
+        self._took(steps)
 
-    def _tell_watch(self, steps: int) -> None:
-        """Report that some more ``steps`` have been taken, in either direction."""
+    def _took(self, steps: int) -> None:
+        """Count some more ``steps`` in either direction, for the watchdog and the progress that is shown."""
         self.taken += steps
         self.communicator.watch.step(self.taken)
         if self.progress is not None:

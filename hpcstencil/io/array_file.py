@@ -14,7 +14,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from hpcstencil.io.dataset_names import VALUES
+from hpcstencil.io.dataset_names import PROBES, VALUES
 from hpcstencil.numerics.topology import Range
 from hpcstencil.validation.errors import InputError
 
@@ -100,11 +100,12 @@ class ArrayFile:
 
         Other arrays have none. Raises InputError if the file is missing, EnvironmentProblem if reading fails.
         """
-        if self.name.rpartition("/")[2] != VALUES:
-            return {}
-        from hpcstencil.io.file_read import read_beside
+        match self.name.strip("/").split("/"):
+            case [group, table, dataset] if (group, dataset) == (PROBES, VALUES):
+                from hpcstencil.io.file_read import read_recorded
 
-        return read_beside(self.path, self.name, ["time", *axes])
+                return read_recorded(self.path, table, axes)
+        return {}
 
     def read(self, ranges: Sequence[Range], shape: Sequence[int]) -> np.ndarray:
         """Read the block ``ranges`` (global, half-open, per axis) of an array of the grid's ``shape``.

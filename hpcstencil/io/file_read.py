@@ -11,6 +11,7 @@ from typing import Any
 import h5py
 import numpy as np
 
+from hpcstencil.io.dataset_names import PROBES
 from hpcstencil.io.hdf5_access import open_alone
 from hpcstencil.io.hdf5_validation import (
     WHOLE,
@@ -18,6 +19,7 @@ from hpcstencil.io.hdf5_validation import (
     json_attribute,
     kind_of,
     numbers,
+    probe_datasets,
     refuse_other_files,
     series,
 )
@@ -185,16 +187,18 @@ def read_whole(path: Path, name: str) -> np.ndarray:
         return np.asarray(numbers(path, file, name)[()])
 
 
-def read_beside(path: Path, name: str, others: Sequence[str]) -> dict[str, np.ndarray]:
-    """Read those of the datasets ``others`` that are in the group of the dataset ``name`` and have one axis, as float64.
+def read_recorded(path: Path, table: str, axes: Sequence[str]) -> dict[str, np.ndarray]:
+    """Read the times ("time") at which a table of [probes] was recorded, and the places of its receivers along the ``axes``.
 
-    Not collective. Raises InputError if the file is missing, EnvironmentProblem if reading fails.
+    They are float64; there are none if the file lacks some of them. Not collective. Raises InputError if the file is missing or
+    the table is malformed, EnvironmentProblem if reading fails.
     """
-    group = name.rpartition("/")[0] or "/"
     with open_for_reading(path) as file:
-        kinds = {other: file[group].get(other) for other in others} if isinstance(file.get(group), h5py.Group) else {}
-        found = {other: kind for other, kind in kinds.items() if isinstance(kind, h5py.Dataset) and kind.ndim == 1}
-        return {other: np.asarray(numbers(path, file, f"{group}/{other}")[()], np.float64) for other in found}
+        if not {"time", *axes} <= set(file[f"{PROBES}/{table}"]):
+            return {}
+        values, places = probe_datasets(path, file, table)
+        found = {"time": series(path, values.parent, "time"), **{axis: place[()] for axis, place in places.items()}}
+        return {name: np.asarray(each, np.float64) for name, each in found.items()}
 
 
 def read_block(

@@ -208,10 +208,9 @@ def refuse_other_times(
     key: str, config: Config, table: str, times: np.ndarray, recorded: Mapping[str, np.ndarray]
 ) -> None:
     """Raise InputError if the data ``key`` were ``recorded`` at other times than those of a table of [probes]."""
-    own = recorded.get("time", times)
     assert config.time.dt is not None
-    differs = np.abs(own - times) > SAME * config.time.dt if own.shape == times.shape else np.zeros(0, bool)
-    apart = np.flatnonzero(differs)
+    own = recorded.get("time", times)
+    apart = _apart(own, times, config.time.dt)
     if len(apart):
         number = apart[0]
         raise InputError(
@@ -225,13 +224,17 @@ def refuse_other_places(
 ) -> None:
     """Raise InputError if the data ``key`` were ``recorded`` at other places than those of a table of [probes]."""
     for axis, (name, spacing) in enumerate(zip(AXES, config.grid.spacing, strict=False)):
-        own = recorded.get(name, places[:, axis])
         here = places[:, axis]
-        differs = np.abs(own - here) > SAME * spacing if own.shape == here.shape else np.zeros(0, bool)
-        apart = np.flatnonzero(differs)
+        own = recorded.get(name, here)
+        apart = _apart(own, here, spacing)
         if len(apart):
             number = apart[0]
             raise InputError(
                 f"{key}: expected the receivers of {probe_key(table)} in their order, but number {number} was recorded at "
                 f"{name} = {own[number]:g}, not {here[number]:g}; record the data at the same places"
             )
+
+
+def _apart(own: np.ndarray, expected: np.ndarray, unit: float) -> np.ndarray:
+    """The indices at which two arrays differ by more than the fraction ``SAME`` of a ``unit``; none if their lengths differ."""
+    return np.flatnonzero(np.abs(own - expected) > SAME * unit) if len(own) == len(expected) else np.zeros(0, np.int64)

@@ -37,11 +37,13 @@ class Progress:
 
     def show(self, at: float, text: str) -> None:
         """Show a ``text``, and that ``at`` is reached."""
+        if not self.shown:
+            return
         now = time.monotonic()
         if self.bar is not None:
             self.bar.set_description_str(text, refresh=False)
             self.bar.update(at - self.bar.n)
-        elif self.shown and now - self.told >= self.wait:
+        elif now - self.told >= self.wait:
             self.told, self.wait = now, min(2 * self.wait, LONGEST_WAIT)
             left = (now - self.began) * (self.end - at) / max(at - self.start, 1e-300)
             print(f"{text}  {left:.0f} s left", file=sys.stderr, flush=True)
@@ -66,6 +68,8 @@ class StepProgress(Progress):
 
     def advance(self, steps: int, step: int, t: float) -> None:
         """Count ``steps`` more steps, and show that the run has reached step number ``step`` and time ``t``."""
+        if not self.shown:
+            return
         self.steps += steps
         speed = self.cells * self.steps / max(time.monotonic() - self.began, 1e-9)
         self.show(t, f"step {step}  t = {t:.5g} of {self.end:g}  {speed / 1e6:.4g} Mcell/s")

@@ -228,24 +228,29 @@ def test_each_stage_is_one_kernel(name, integrator, kernels):
     assert calls(lowered(problem_of(**tables(name, 2, "float32", integrator)))) == kernels
 
 
-def of_a_step(problem, devices, every):
-    """The operations of one step on one of several devices, without those inside kernels: (name, those it depends on)."""
+def traced(problem, devices, every, body):
+    """The traced ``body(stepping, fields, dt)`` on one of several devices."""
     simulation = on_devices(problem, devices, every)
     grid, shape = simulation.device_grid, simulation.plan.topology.capacity()
     kernels = step.kernels(problem, rules_of(problem, KERNELS["shift"]), interpret=False)
     places = jax.tree.map(lambda a: a[0], grid.places)
 
-    def one(fields, dt):
+    def on_a_device(fields, dt):
         frame = grid.frame(places)
-        stepping = kernels.on(problem.parameters, frame, Exchanging(grid, frame, False))
-        return (
-            stepping.after_exchange(fields, [0.0] * every, dt)
-            if every
-            else grid.cropped(stepping.exchanging_in_stages(stepping.begun(fields), 0.0, dt))
-        )
+        return body(kernels.on(problem.parameters, frame, Exchanging(grid, frame, False)), fields, dt)
 
     fields = {name: jax.ShapeDtypeStruct(shape, simulation.dtype) for name in problem.fields}
-    traced = jax.make_jaxpr(one, axis_env=[(DEVICE_AXIS, math.prod(devices))])(fields, 1e-3)
+    return jax.make_jaxpr(on_a_device, axis_env=[(DEVICE_AXIS, math.prod(devices))])(fields, 1e-3)
+
+
+def of_a_step(problem, devices, every):
+    """The operations of one step on one of several devices, without those inside kernels: (name, those it depends on)."""
+
+    def one(stepping, fields, dt):
+        if every:
+            return stepping.after_exchange(fields, [0.0] * every, dt)
+        return stepping.exchanging.device_grid.cropped(stepping.exchanging_in_stages(stepping.begun(fields), 0.0, dt))
+
     found = []
 
     def walk(jaxpr, known):
@@ -261,7 +266,7 @@ def of_a_step(problem, devices, every):
                 needs = needs | {len(found) - 1}
             known |= dict.fromkeys(equation.outvars, needs)
 
-    walk(traced.jaxpr, {})
+    walk(traced(problem, devices, every, one).jaxpr, {})
     return found
 
 
@@ -282,9 +287,7 @@ def test_an_exchange_and_the_interior_do_not_wait_for_each_other(rhs, integrator
     found = of_a_step(problem_of(**custom({"u": rhs}, (96, 96), 2, "float32", integrator),
                                  decomposition={"devices": [2, 2]}), (2, 2), every)  # fmt: skip
     kernels, messages = named(found, "pallas_call"), named(found, "ppermute")
-    first = (
-        0 if in_turn else 1
-    )  # one kernel cuts all strips of the first stage; the edges' kernels store those of later ones
+    first = int(not in_turn)  # one kernel cuts the strips of the first stage, the edges' kernels store the others
     assert len(kernels) == first + 2 * stages and len(messages) == 4 * stages
     for stage in range(stages):
         interior, edges = kernels[first + 2 * stage : first + 2 * stage + 2]
@@ -315,18 +318,14 @@ def test_edges_store_the_strips_that_are_sent_next(equation, integrator, stores)
     """The loop begins with strips that one kernel cuts, and each step returns the next ones, as the cost model says."""
     problem = problem_of(grid={"shape": [24] * 3}, equation={"name": equation}, numerics={"integrator": integrator},
                          decomposition={"devices": [2, 1, 1]})  # fmt: skip
-    grid, stored = on_devices(problem, (2, 1, 1), 0).device_grid, []
-    kernels = step.kernels(problem, rules_of(problem, KERNELS["shift"]), interpret=False)
-    places = jax.tree.map(lambda a: a[0], grid.places)
+    stored = []
 
-    def begun(fields):
-        frame = grid.frame(places)
-        values = kernels.on(problem.parameters, frame, Exchanging(grid, frame, False)).begun(fields)
+    def begun(stepping, fields, dt):
+        values = stepping.begun(fields)
         stored.extend(name for value in values.values() if isinstance(value, Outgoing) for name in value.names)
-        return grid.cropped(values)
+        return stepping.exchanging.device_grid.cropped(values)
 
-    fields = {name: jax.ShapeDtypeStruct(grid.topology.capacity(), np.float32) for name in problem.fields}
-    jax.make_jaxpr(begun, axis_env=[(DEVICE_AXIS, 2)])(fields)
+    traced(problem, (2, 1, 1), 0, begun)
     assert bool(stored) == stores == Work.of(problem, None).stores
     assert len(stored) == len(set(stored))
 

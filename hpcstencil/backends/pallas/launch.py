@@ -93,17 +93,18 @@ class Launch:
         axis; none if some cells of the strips are not among those that read strips. Inside the kernel, ``given`` holds
         references to memory instead of arrays, and ``see`` makes the evaluators of ``trees``.
         """
-        given = jax.tree.map(without_stored, given, is_leaf=is_value)
+        given = blocks_alone(given, Outgoing)
         inner = self.without_strips(given, trees, region)
         rest = [] if inner == region else around(region, inner)
         if rest != [region]:
-            made = self.in_boxes(body, blocks_alone(given), made, trees, inner, sent(given))
+            made = self.in_boxes(body, blocks_alone(given, Beside), made, trees, inner, sent(given))
         if not rest:
             return made, {}
-        stores = sending if rest == [region] or (sending and self.leaves_strips(sending.widths, inner)) else None
+        if sending and rest != [region] and not self.leaves_strips(sending.widths, inner):
+            sending = None
         last = [box for box in rest if box[:-1] == inner[:-1]] if nodes_in(trees) < LARGE else []
         groups = [[box for box in rest if box not in last], last]
-        return self.in_rows(body, given, made, [group for group in groups if group], stores)
+        return self.in_rows(body, given, made, [group for group in groups if group], sending)
 
     def leaves_strips(self, widths: Sequence[int], inner: Windows) -> bool:
         """Return whether no strip of these ``widths`` that is sent has a cell in the ``inner`` windows."""
@@ -247,22 +248,17 @@ class Launch:
         return reduce(jnp.logical_or, found) if found else None
 
 
-def blocks_alone(given: Any) -> Any:
-    """Return a kernel's arguments without strips, so that the kernel does not wait for them."""
+def blocks_alone(given: Any, kind: type[Value]) -> Any:
+    """Return a kernel's arguments without the strips of values of a ``kind``, so that the kernel does not wait for them."""
 
     def alone(part: Any) -> Any:
-        return Value(part.array, part.windows) if isinstance(part, Beside) else part
+        return Value(part.array, part.windows) if isinstance(part, kind) else part
 
     return jax.tree.map(alone, given, is_leaf=is_value)
 
 
-def without_stored(part: Any) -> Any:
-    """Return a part of a kernel's arguments, without strips that are stored to be sent."""
-    return Value(part.array, part.windows) if isinstance(part, Outgoing) else part
-
-
 def sent(given: Any) -> Sequence[jax.Array]:
-    """Return the strips that were cut out of the blocks among a kernel's arguments."""
+    """Return the strips of the blocks among a kernel's arguments that are sent."""
     parts = jax.tree.leaves(given, is_leaf=is_value)
     return next((part.sent for part in parts if isinstance(part, Beside)), ())
 

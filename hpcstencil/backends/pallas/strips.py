@@ -33,6 +33,8 @@ from hpcstencil.distributed.exchange import Ghosts
 from hpcstencil.distributed.windows import Frame, Value
 
 Values = Mapping[str, Value]
+Strips = Mapping[int, tuple[jax.Array, jax.Array]]  # (lower, upper) by axis
+BlankStrips = dict[int, tuple[jax.ShapeDtypeStruct, jax.ShapeDtypeStruct]]
 
 
 @partial(
@@ -132,11 +134,11 @@ class Outgoing(Value):
         The fields in these arrays, in their order. Of these fields, only the first is an `Outgoing`.
     """
 
-    strips: Mapping[int, tuple[jax.Array, jax.Array]]
+    strips: Strips
     names: tuple[str, ...]
 
 
-def stored(values: Values, names: Sequence[str]) -> Mapping[int, tuple[jax.Array, jax.Array]] | None:
+def stored(values: Values, names: Sequence[str]) -> Strips | None:
     """Return the strips of the fields ``names`` if a kernel has stored them, by axis; otherwise None."""
     first = values[names[0]]
     return first.strips if isinstance(first, Outgoing) and first.names == tuple(names) else None
@@ -152,6 +154,16 @@ def replaced(values: Values, moved: Values) -> dict[str, Value]:
     } | dict(moved)
 
 
+def blank(fields: int, widths: Sequence[int], cells: Sequence[int], dtype: Any) -> BlankStrips:
+    """Return placeholders for the (lower, upper) strips by axis of some ``fields``.
+
+    Each is an array of shape (fields, cells per axis), ``widths[axis]`` cells wide along its axis; axes of width 0 have none.
+    ``cells`` are those of the block's array per axis.
+    """
+    shapes = {axis: (fields, *cells[:axis], w, *cells[axis + 1 :]) for axis, w in enumerate(widths) if w}
+    return {axis: (jax.ShapeDtypeStruct(shape, dtype),) * 2 for axis, shape in shapes.items()}
+
+
 @dataclass(frozen=True)
 class Sending:
     """The strips of the fields ``names`` that kernels store when they compute the cells in them.
@@ -164,12 +176,9 @@ class Sending:
     widths: tuple[int, ...]
     least: tuple[int, ...]
 
-    def blank(self, cells: Sequence[int], dtype: Any) -> dict[int, tuple[jax.ShapeDtypeStruct, jax.ShapeDtypeStruct]]:
-        """Return placeholders for the (lower, upper) strips by axis of a block with an array of ``cells`` cells per axis."""
-        shapes = {
-            axis: (len(self.names), *cells[:axis], w, *cells[axis + 1 :]) for axis, w in enumerate(self.widths) if w
-        }
-        return {axis: (jax.ShapeDtypeStruct(shape, dtype),) * 2 for axis, shape in shapes.items()}
+    def blank(self, cells: Sequence[int], dtype: Any) -> BlankStrips:
+        """Return placeholders for the strips of a block with an array of ``cells`` cells per axis."""
+        return blank(len(self.names), self.widths, cells, dtype)
 
     def store(self, row: Row, moved: Mapping[str, jax.Array], counts: Sequence[Any], made: Any) -> None:
         """Store those of a row's cells that lie in strips. ``moved`` are the values of the fields in the row."""
@@ -203,7 +212,7 @@ class Exchanging:
         fields: Mapping[str, jax.Array],
         rounds: int,
         corners: bool,
-        strips: Mapping[int, tuple[jax.Array, jax.Array]] | None = None,
+        strips: Strips | None = None,
     ) -> Values:
         """Return the blocks of ``fields`` with strips for ``rounds`` evaluations of the right-hand side.
 
@@ -218,26 +227,25 @@ class Exchanging:
         ghosts = {axis: grid.exchange.along(axis, *both, NOTHING) for axis, both in strips.items()}
         return beside(fields, grid.interior, ghosts, corners, [strip for both in strips.values() for strip in both])
 
-    def strips_of(self, fields: Sequence[jax.Array], rounds: int = 1) -> dict[int, tuple[jax.Array, jax.Array]]:
+    def strips_of(self, fields: Sequence[jax.Array], rounds: int = 1) -> Strips:
         """Return the strips of ``fields``, cut out of them by one kernel, for ``rounds`` evaluations; see `cut`."""
         return cut(fields, self.device_grid.widths(rounds), self.frame.counts, self.interpret)
 
 
 def cut(
     fields: Sequence[jax.Array], widths: Sequence[int], counts: Sequence[int | jax.Array], interpret: bool
-) -> dict[int, tuple[jax.Array, jax.Array]]:
+) -> Strips:
     """Return the strips at the (lower, upper) side of each axis with a width, cut out of the ``fields`` by one kernel.
 
-    Each is an array of shape (fields, cells per axis), ``widths[axis]`` cells wide along its axis. ``counts`` are the cells
-    per axis that the block owns.
+    They are shaped as by `blank`. ``counts`` are the cells per axis that the block owns.
     """
-    shape, axes = fields[0].shape, [axis for axis, w in enumerate(widths) if w]
-    box = {axis: tuple((0, widths[axis] if a == axis else n) for a, n in enumerate(shape)) for axis in axes}
-    rows = {axis: pl.cdiv(cells_in([box[axis]]), tiles.ROW) for axis in axes}
+    shape, made = fields[0].shape, blank(len(fields), widths, fields[0].shape, fields[0].dtype)
+    box = {axis: tuple((0, n) for n in strip.shape[1:]) for axis, (strip, _) in made.items()}
+    rows = {axis: pl.cdiv(cells_in([windows]), tiles.ROW) for axis, windows in box.items()}
 
-    def kernel(counts: Any, fields: Any, made: Any) -> None:
+    def kernel(counts: Any, fields: Any, strips: Any) -> None:
         number, first = pl.program_id(0), 0
-        for axis in axes:
+        for axis in box:
             for upper in (0, 1):
 
                 @pl.when((number >= first) & (number < first + rows[axis]))
@@ -248,22 +256,17 @@ def cut(
                     if upper:
                         source[axis] = place[axis] + (counts[axis] - widths[axis])
                     for n, field in enumerate(fields):
-                        strip = made[axis][upper].at[(jnp.full(tile.shape, n, jnp.int32), *place)]
+                        strip = strips[axis][upper].at[(jnp.full(tile.shape, n, jnp.int32), *place)]
                         triton.store(strip, triton.load(field.at[tuple(source)]))
 
                 first += rows[axis]
 
-    def blank(axis: int) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct((len(fields), *(stop for _, stop in box[axis])), fields[0].dtype)
-
     call = pl.pallas_call(
         kernel,
-        out_shape={axis: (blank(axis), blank(axis)) for axis in axes},
+        out_shape=made,
         grid=(2 * sum(rows.values()),),
         interpret=interpret,
         compiler_params=triton.CompilerParams(num_warps=tiles.WARPS),
     )
-    made: dict[int, tuple[jax.Array, jax.Array]] = call(
-        jnp.stack([jnp.asarray(n, jnp.int32) for n in counts]), list(fields)
-    )
-    return made
+    strips: Strips = call(jnp.stack([jnp.asarray(n, jnp.int32) for n in counts]), list(fields))
+    return strips

@@ -43,7 +43,7 @@ def advance(kernels: Kernels, device_grid: DeviceGrid, every: int, together: int
         def several(block: jax.Array, u: Fields) -> Fields:
             return stepping.after_exchange(u, [t0 + (first + block * every + i) * dt for i in range(every)], dt)
 
-        if every * kernels.method.evaluations <= 1:
+        if every * kernels.method.evaluations <= 1:  # an exchange before each evaluation
             return device_grid.cropped(repeated(n, in_stages, stepping.begun(fields), together))
         if every == 1:
             return repeated(n, single, fields, together)
