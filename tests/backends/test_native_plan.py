@@ -1,9 +1,12 @@
 """What native code stores between the passes of a step, and how many planes its passes compute together."""
 
+import numpy as np
 import pytest
 from support import problem_of
 
+from hpcstencil.adjoint.problem import adjoint_of
 from hpcstencil.backends.native.step import all_stored, step_of
+from hpcstencil.simulation.prepared import Decomposed
 from hpcstencil.symbolic.expressions import Field, Halfway, Node, Pointwise
 
 U = Field("u", beyond=True)
@@ -45,3 +48,22 @@ def test_a_gas_stores_its_primitive_variables_slopes_and_fluxes(shape, at_once):
     ndim = len(shape)
     assert sum(array.deep for array in step.plan.arrays) == 2 * (ndim + 1 + 2 * ndim * (ndim + 2))
     assert [one.at_once for one in step.passes] == 2 * at_once
+
+
+def test_a_laplacian_is_computed_once_where_steps_are_reversed(tmp_path):
+    """Two of three steps are taken forwards, and their ∇²u is stored for the derivatives with respect to c."""
+    np.save(tmp_path / "c.npy", np.ones((40, 30)))
+    problem = problem_of(
+        grid={"shape": (40, 30)},
+        equation={"name": "wave", "c": str(tmp_path / "c.npy")},
+        numerics={"integrator": "leapfrog"},
+        objective={"misfit": "integral(u**2)"},
+        gradient={"of": ["equation.c"]},
+    )
+    step = step_of(adjoint_of(problem, ()).reversing(Decomposed.of(problem, 1, 1).topology, 3))
+    passes, operands = step.passes[: len(step.parts)], [array.operand for array in step.plan.arrays]
+    looked_at = [operands[array] for one in passes for array, reach, _ in one.inputs if any(reach)]
+    assert looked_at.count(Field("u")) == 3
+    assert len(looked_at) == 6  # and three times the product that the transposed step differentiates
+    read = {array for one in passes for array, _, _ in one.inputs}
+    assert {array for one in passes for array in one.outputs} <= {*read, *step.plan.ends}

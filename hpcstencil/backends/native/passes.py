@@ -29,6 +29,11 @@ MANY_ROWS = 12  # if more rows are read per cell, the processor lacks registers 
 Write = Callable[[Cells, Offset], str]  # writes the statements for an array's value in a cell, and names it
 
 
+def value_of(tree: Node) -> Write:
+    """Return the function that writes the statements for the value of a tree."""
+    return lambda code, at: code.value(tree, at)
+
+
 @dataclass(frozen=True)
 class Array:
     """An array that a step uses.
@@ -60,10 +65,12 @@ class Part:
 
     ``outputs`` maps the number of each array to the function that writes the C++ statements for its value. ``scope``
     says which arrays hold trees that are already computed, and at which time within the step the trees are evaluated.
+    ``trees`` are the right-hand sides that are evaluated for the outputs, by array.
     """
 
     outputs: Mapping[int, Write]
     scope: Scope
+    trees: Mapping[int, Node] = field(default_factory=dict)
 
 
 Parts = tuple[Part, ...]  # of one pass
@@ -101,6 +108,12 @@ class Plan:
         ends = {array: number for number, array in enumerate(self.ends)}
         values: dict[Node | None, int] = {Field(name): number for number, name in enumerate(self.fields)}
         return [ends.get(n, values.get(array.operand, -1)) for n, array in enumerate(self.arrays)]
+
+    @cached_property
+    def beside_faces(self) -> set[int]:
+        """The arrays that hold the fields that the boundary conditions of arrays read, at the times of these arrays."""
+        names = fields_beside_faces(self)
+        return {array.beside[name] for array in self.arrays if array.beside for name in names}
 
     @cached_property
     def layer_axes(self) -> list[frozenset[int]]:
@@ -311,9 +324,7 @@ def written(plan: Plan, trials: Trials, passes: Sequence[Parts], ends: Parts, te
     Their functions are added to ``text``. If there are joined ``ends``, their pass is the last one.
     """
     read = [set(trials.of(parts).reads.reach) for parts in passes]
-    beside = fields_beside_faces(plan)
-    at_faces = {array.beside[name] for array in plan.arrays if array.beside for name in beside}
-    wanted = {*plan.ends, *at_faces, *(array for arrays in read for array in arrays)}
+    wanted = {*plan.ends, *plan.beside_faces, *(array for arrays in read for array in arrays)}
     outside = plan.absent(frozenset())
     longest = max(len(trials.of(parts, outside).lines) for parts in passes)
     results = [pass_of(plan, trials, parts, wanted, longest, text) for parts in passes]

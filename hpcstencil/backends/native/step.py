@@ -1,6 +1,7 @@
 """Division of a time step into passes over the grid. `step_of` calls these functions in order:
 
-    planned       turns the stages and their inner results into parts, each of which computes some arrays in all cells
+    planned       turns the stages and their inner results into parts, each of which computes some arrays in all cells; parts
+                  share results (`sharing`)
     joined        groups parts that can share a pass
     check_...     raise Unsupported for what native code cannot compute
     joined_ends   joins the last pass to the first pass of the next step
@@ -15,6 +16,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from hpcstencil.backends.backend import Unsupported
 from hpcstencil.backends.native.expression_writer import changes
@@ -32,8 +34,10 @@ from hpcstencil.backends.native.passes import (
     fields_of,
     joined,
     joined_ends,
+    value_of,
     written,
 )
+from hpcstencil.backends.native.sharing import with_shared_results, without_unread
 from hpcstencil.backends.native.vanishing import layers_of
 from hpcstencil.numerics.integrators import ERROR, MEMORY, NEW, Stage
 from hpcstencil.problem.problem import Problem
@@ -116,11 +120,6 @@ def all_stored(trees: Mapping[str, Node], held: Collection[Node]) -> set[Node]:
     return {*shifted} - split | {term for tree in split for term in others[tree]}
 
 
-def value_of(tree: Node) -> Write:
-    """Return the function that writes the statements for the value of a tree."""
-    return lambda code, at: code.value(tree, at)
-
-
 @dataclass(frozen=True)
 class Step:
     """One time step of a problem, divided into passes.
@@ -170,7 +169,8 @@ def planned(problem: Problem, trials: Trials, copied: bool = False) -> Plan:
     """
     planner = Planner(problem, trials, copied)
     ends = planner.take()
-    return Plan(problem, tuple(planner.arrays), tuple(planner.parts), tuple(ends), layers_of(problem), planner.injected)
+    plan = Plan(problem, tuple(planner.arrays), tuple(planner.parts), tuple(ends), layers_of(problem), planner.injected)
+    return with_shared_results(without_unread(plan, trials), trials)
 
 
 class Planner:
@@ -257,7 +257,8 @@ class Planner:
         node = self.problem.method.nodes[j]
         held = self.inner(values, trees, node)
         made = {name: self.array(None, node, rate_of=name) for name in trees}
-        self.add({made[name]: value_of(tree) for name, tree in trees.items()}, held, node)
+        evaluated = {made[name]: tree for name, tree in trees.items()}
+        self.add({array: value_of(tree) for array, tree in evaluated.items()}, held, node, trees=evaluated)
         return made
 
     def stage(
@@ -314,7 +315,11 @@ class Planner:
         for name, array in kept.items():
             outputs[array] = value_of(trees[name])
         rounded = moving if new in problem.method.rounded else []
-        self.add(outputs, held, node, {trees[name] for name in (*kept, *rounded)})
+        evaluated = {
+            moved[name]: trees[name] for name in moving if name in trees and any(j == new for j, _ in stage.slopes)
+        }
+        evaluated |= {array: trees[name] for name, array in kept.items()}
+        self.add(outputs, held, node, {trees[name] for name in (*kept, *rounded)}, evaluated)
 
     def later_users(self, number: int | None, first: int) -> set[str]:
         """Return the fields that stages from number ``first``, counted from 0, move by the slopes at stage value ``number``.
@@ -363,12 +368,17 @@ class Planner:
     # ---- arrays and parts ----
 
     def add(
-        self, outputs: Mapping[int, Write], held: Mapping[Node, int], node: float, shared: Collection[Node] = ()
+        self,
+        outputs: Mapping[int, Write],
+        held: Mapping[Node, int],
+        node: float,
+        shared: Collection[Node] = (),
+        trees: Mapping[int, Node] = MappingProxyType({}),
     ) -> None:
         """Add a part to the step, unless it has no outputs."""
         if outputs:
             deep = {tree for tree, array in held.items() if self.arrays[array].deep}
-            self.parts.append(Part(outputs, Scope(dict(held), node, shared, deep)))
+            self.parts.append(Part(outputs, Scope(dict(held), node, shared, deep), trees))
 
     def array(self, operand: Node | None, node: float, deep: bool = False, rate_of: str = "") -> int:
         """Add an `Array` with these attributes to the step, and return its number."""
