@@ -6,7 +6,7 @@ import os
 import time
 
 from environment import python_with
-from peer import CUSTOM, GRAY_SCOTT, HEAT, WAVE, Peer, Stencil
+from peer import CUSTOM, GRAY_SCOTT, HEAT, WAVE, Peer, Stencil, Waves
 
 PROBLEMS = {
     "heat-3d-256-f32": Stencil((256,) * 3, 320, **HEAT),
@@ -23,12 +23,18 @@ PROBLEMS = {
         f"custom-{name}-2d-4096": Stencil((4096,) * 2, 160, CUSTOM[name], dt=0.01)
         for name in ("cahn-hilliard", "kuramoto-sivashinsky")
     },
+    "acoustic-3d-160-cpml": Waves("acoustic", "p", (160,) * 3, 160, order=4, dt=0.3),
+    "maxwell-3d-160-cpml": Waves("maxwell", "Ez", (160,) * 3, 160, order=2, dt=0.3),
 }
 
 
-def measure(problem: Stencil) -> tuple[float, float]:
-    """(seconds, value of u in the central cell) of applying Devito's operator for all steps, after a few to warm up."""
+def measure(problem: Stencil | Waves) -> tuple[float, float]:
+    """(seconds, value of ``field`` in the central cell) of applying Devito's operator for all steps, after a few to warm up."""
     os.environ["OMP_NUM_THREADS"] = str(len(os.sched_getaffinity(0)))
+    if isinstance(problem, Waves):
+        import devito_waves
+
+        return devito_waves.measure(problem)
     import devito
     import numpy as np
 

@@ -40,11 +40,15 @@ TOLERANCE = 0.02  # of how much that cell changes: float32 rounds, and leapfrog 
 
 
 class Problem(Protocol):
-    """What both sides compute: the same cells, discretization, precision and steps, on as many processes."""
+    """What both sides compute: the same cells, discretization, precision and steps, on as many processes.
+
+    ``field`` is the field whose central cell is compared.
+    """
 
     shape: tuple[int, ...]
     steps: int
     processes: int
+    field: str
 
     def method(self) -> str:
         """Grid, discretization, precision and steps, in words."""
@@ -73,6 +77,7 @@ class Stencil:
     dt: float = 0.05
     periodic: bool = False
     processes = 1
+    field = "u"
 
     @property
     def centre(self) -> tuple[int, ...]:
@@ -107,6 +112,56 @@ output.fields = ["u"]
         return 1 + 0.2 * reduce(np.multiply, (a.astype(self.precision) for a in np.ix_(*along)))
 
 
+@dataclass(frozen=True)
+class Waves:
+    """A pulse in a medium whose properties depend on the place, on cells of unit width, with a CPML at every end of every axis.
+
+    ``equation`` is "acoustic", with the speed of sound C and the density RHO, or "maxwell" on Yee's grid, with the speed of
+    light C. ``field`` begins as START times a Gaussian around ``centre``, and the others as 0. ``layer`` is the number of cells
+    of a CPML.
+    """
+
+    equation: str
+    field: str
+    shape: tuple[int, ...]
+    steps: int
+    order: int
+    dt: float
+    layer: int = 10
+    precision: str = "float32"
+    processes = 1
+    C, RHO, WIDTH, FASTEST = "1 - 0.2*sin(y/20)", "1 + 0.2*sin(x/20)", 30.0, 1.2
+
+    @property
+    def centre(self) -> tuple[int, ...]:
+        return tuple(n // 2 for n in self.shape)
+
+    def method(self) -> str:
+        cells = " x ".join(map(str, self.shape))
+        return (
+            f"{cells}, CPML of {self.layer} cells, order {self.order}, leapfrog, {self.precision}, {self.steps} steps"
+        )
+
+    def input(self) -> str:
+        axes = "xyz"[: len(self.shape)]
+        squares = " + ".join(f"({axis} - {i + 0.5})**2" for axis, i in zip(axes, self.centre, strict=True))
+        rho = f'rho = "{self.RHO}"' if self.equation == "acoustic" else ""
+        return f"""
+grid.shape = {list(self.shape)}
+numerics = {{ order = {self.order}, integrator = "leapfrog", precision = "{self.precision}" }}
+time = {{ end = {self.steps * self.dt}, dt = {self.dt} }}
+output.fields = ["{self.field}"]
+[boundary]
+{_lines(axes, f"{{ cpml = {{ width = {self.layer}.0, speed = {self.FASTEST} }} }}")}
+[initial]
+{self.field} = "{START}*exp(-({squares})/{self.WIDTH})"
+[equation]
+name = "{self.equation}"
+c = "{self.C}"
+{rho}
+"""
+
+
 def _lines(names: Any, value: str) -> str:
     return "\n".join(f"{name} = {value}" for name in names)
 
@@ -134,7 +189,7 @@ def ours(problem: Problem) -> Measured:
     with tempfile.TemporaryDirectory() as name:
         summary = common.summary_of(problem.input(), Path(name), problem.processes)
         with h5py.File(f"{name}/run.h5") as file:
-            u = file["u"]
+            u = file[problem.field]
             value = float(u[(-1, *(n // 2 for n in u.shape[1:]))])
     t_eff = float(common.told(r"T_eff ([0-9.]+) GB/s", summary)) * 1e9
     return Measured(common.speed_of(summary), value, common.told(r"kernel +(\S+)", summary), t_eff)

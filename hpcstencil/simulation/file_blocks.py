@@ -67,4 +67,5 @@ def from_checkpoint(simulation: Simulation, block: np.ndarray) -> np.ndarray:
         raise InputError(
             "the checkpoint was written by a run with other members of an ensemble, or none; start a new run"
         )
-    return np.moveaxis(block.astype(simulation.dtype), 0, -1) if count else block.astype(simulation.dtype)
+    block = block.astype(simulation.dtype, copy=False)
+    return np.moveaxis(block, 0, -1) if count else block

@@ -37,8 +37,9 @@ static Blocking cheapest_tiles(const Call& call, long steps, bool one_sweep, lon
         for (long p2 = 1; p2 == 1 || call.count[2] / p2 >= 256; p2 *= 2)
             for (long p1 = 1; p1 == 1 || call.count[1] / p1 >= 8; p1++) {
                 long tile1 = (call.count[1] + p1 - 1) / p1, tile2 = (call.count[2] + p2 - 1) / p2;
+                // Memories of layers count in three dimensions, where most planes cross a layer.
                 double bytes = pipe.cells(tile1, tile2, p1 == 1 && needs_no_neighbours(call, 1),
-                                          p2 == 1 && needs_no_neighbours(call, 2), true)
+                                          p2 == 1 && needs_no_neighbours(call, 2), flat)
                                * (double)sizeof(real);
                 long p0 = 1, tiles = p1 * p2;
                 while (p0 * tiles % threads && p0 * tiles < 4 * threads && call.count[0] / (p0 + 1) >= 16) p0++;
