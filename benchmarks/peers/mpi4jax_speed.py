@@ -28,6 +28,7 @@ class Channel:
     processes: int
     shape: tuple[int, int] = (3600, 1800)
     steps: int = 100
+    field = "u"
 
     @property
     def dt(self) -> float:

@@ -59,8 +59,23 @@ class Problem(Protocol):
         ...
 
 
+class OnCells:
+    """What problems on one process share that have a pulse in the middle of the grid."""
+
+    shape: tuple[int, ...]
+    processes = 1
+
+    @property
+    def centre(self) -> tuple[int, ...]:
+        return tuple(n // 2 for n in self.shape)
+
+    @property
+    def cells(self) -> str:
+        return " x ".join(map(str, self.shape))
+
+
 @dataclass(frozen=True)
-class Stencil:
+class Stencil(OnCells):
     """∂u/∂t = ``rhs`` (∂²u/∂t² with leapfrog) on cells of unit width, from a smooth bump at the centre.
 
     ``builtin`` is hpcstencil's own name and parameters for the equation; without it, it is given ``rhs`` as a custom equation.
@@ -76,16 +91,10 @@ class Stencil:
     integrator: str = "euler"
     dt: float = 0.05
     periodic: bool = False
-    processes = 1
     field = "u"
 
-    @property
-    def centre(self) -> tuple[int, ...]:
-        return tuple(n // 2 for n in self.shape)
-
     def method(self) -> str:
-        cells = " x ".join(map(str, self.shape))
-        return f"{cells}, order {self.order}, {self.integrator}, {self.precision}, {self.steps} steps"
+        return f"{self.cells}, order {self.order}, {self.integrator}, {self.precision}, {self.steps} steps"
 
     def input(self) -> str:
         axes = "xyz"[: len(self.shape)]
@@ -113,7 +122,7 @@ output.fields = ["u"]
 
 
 @dataclass(frozen=True)
-class Waves:
+class Waves(OnCells):
     """A pulse in a medium whose properties depend on the place, on cells of unit width, with a CPML at every end of every axis.
 
     ``equation`` is "acoustic", with the speed of sound C and the density RHO, or "maxwell" on Yee's grid, with the speed of
@@ -129,18 +138,10 @@ class Waves:
     dt: float
     layer: int = 10
     precision: str = "float32"
-    processes = 1
     C, RHO, WIDTH, FASTEST = "1 - 0.2*sin(y/20)", "1 + 0.2*sin(x/20)", 30.0, 1.2
 
-    @property
-    def centre(self) -> tuple[int, ...]:
-        return tuple(n // 2 for n in self.shape)
-
     def method(self) -> str:
-        cells = " x ".join(map(str, self.shape))
-        return (
-            f"{cells}, CPML of {self.layer} cells, order {self.order}, leapfrog, {self.precision}, {self.steps} steps"
-        )
+        return f"{self.cells}, CPML of {self.layer} cells, order {self.order}, leapfrog, {self.precision}, {self.steps} steps"
 
     def input(self) -> str:
         axes = "xyz"[: len(self.shape)]

@@ -1,7 +1,7 @@
 """Division of a time step into passes over the grid. `step_of` calls these functions in order:
 
     planned       turns the stages and their inner results into parts, each of which computes some arrays in all cells; parts
-                  share results (`sharing`)
+                  share results (`shared_results`)
     joined        groups parts that can share a pass
     check_...     raise Unsupported for what native code cannot compute
     joined_ends   joins the last pass to the first pass of the next step
@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 
 from hpcstencil.backends.backend import Unsupported
 from hpcstencil.backends.native.expression_writer import changes
@@ -37,7 +36,7 @@ from hpcstencil.backends.native.passes import (
     value_of,
     written,
 )
-from hpcstencil.backends.native.sharing import with_shared_results, without_unread
+from hpcstencil.backends.native.shared_results import with_shared_results, without_unread
 from hpcstencil.backends.native.vanishing import layers_of
 from hpcstencil.numerics.integrators import ERROR, MEMORY, NEW, Stage
 from hpcstencil.problem.problem import Problem
@@ -315,10 +314,8 @@ class Planner:
         for name, array in kept.items():
             outputs[array] = value_of(trees[name])
         rounded = moving if new in problem.method.rounded else []
-        evaluated = {
-            moved[name]: trees[name] for name in moving if name in trees and any(j == new for j, _ in stage.slopes)
-        }
-        evaluated |= {array: trees[name] for name, array in kept.items()}
+        evaluated = {array: trees[name] for name, array in kept.items()}
+        evaluated |= {moved[name]: trees[name] for name in moving if name in trees}
         self.add(outputs, held, node, {trees[name] for name in (*kept, *rounded)}, evaluated)
 
     def later_users(self, number: int | None, first: int) -> set[str]:
@@ -373,12 +370,12 @@ class Planner:
         held: Mapping[Node, int],
         node: float,
         shared: Collection[Node] = (),
-        trees: Mapping[int, Node] = MappingProxyType({}),
+        trees: Mapping[int, Node] | None = None,
     ) -> None:
-        """Add a part to the step, unless it has no outputs."""
+        """Add a part to the step, unless it has no outputs. ``shared`` is as in `Scope`, and ``trees`` as in `Part`."""
         if outputs:
             deep = {tree for tree, array in held.items() if self.arrays[array].deep}
-            self.parts.append(Part(outputs, Scope(dict(held), node, shared, deep), trees))
+            self.parts.append(Part(outputs, Scope(dict(held), node, shared, deep), trees or {}))
 
     def array(self, operand: Node | None, node: float, deep: bool = False, rate_of: str = "") -> int:
         """Add an `Array` with these attributes to the step, and return its number."""
