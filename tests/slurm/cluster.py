@@ -301,6 +301,11 @@ class Cluster:
         told = self.run("scontrol", "show", "job", "--oneliner", number).stdout
         return [dict(re.findall(r"([\w:/]+)=(\S*)", line)) for line in told.splitlines() if line]
 
+    def steps(self, number: str, node: str = "n2") -> list[str]:
+        """The numbers of the steps of a job that a node started, in their order."""
+        log = (self.folder / "log" / f"slurmd.{node}.log").read_text()
+        return re.findall(rf"launch task StepId={number}\.(\d+) ", log)
+
     def wait(self, number: str, seconds: float) -> dict[str, str]:
         """Wait until a job, or every member of a job array, has ended, and return what scontrol tells of it."""
         self.until(lambda: self.ended(number), seconds, f"the end of job {number}")

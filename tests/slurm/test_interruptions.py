@@ -31,6 +31,7 @@ def test_a_requeued_job_goes_on_from_its_checkpoint(cluster, submission):
     assert (told["JobState"], told["Restarts"]) == ("COMPLETED", "1"), submission.log()
     assert submission.checkpoints()[0] >= newest, "the second course went on from the first one's checkpoint"
     assert f"stopped by SIGTERM at step {newest}" in submission.log() and "T_eff" in submission.log(), "one log of both"
+    assert cluster.steps(job) == ["0", "1"], "each course has a step, and so PMIx files, of its own"
     submission.assert_same_as_uninterrupted()
 
 
