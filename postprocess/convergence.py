@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from matplotlib import rc_context
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from postprocess.figures import LINE, STYLE
+from postprocess.figures import LINE, STYLE, as_text, head, open_frame
 
 DPI = 200
 PROMISED = "0.6"
@@ -26,7 +27,6 @@ def save(path: Path, title: str, studies: Sequence[Mapping[str, Any]]) -> None:
     with rc_context(STYLE):
         figure = Figure(figsize=(4.2 * len(studies), 3.6), layout="constrained", dpi=DPI)
         FigureCanvasAgg(figure)
-        figure.suptitle(title, fontsize=11)
         for place, study in enumerate(studies, start=1):
             axes = figure.add_subplot(1, len(studies), place)
             sizes, errors = np.array(study["sizes"], float), np.array(study["errors"])
@@ -34,10 +34,11 @@ def save(path: Path, title: str, studies: Sequence[Mapping[str, Any]]) -> None:
             axes.loglog(sizes, slope, "--", color=PROMISED, label=f"order {study['promised']:g}, promised")
             axes.loglog(sizes, errors, "o-", color=LINE, label=f"order {study['observed']:.2f}, observed")
             axes.set_xticks(sizes, [f"{size:g}" for size in sizes])
-            axes.minorticks_off()
+            axes.xaxis.minorticks_off()  # those of the errors have labels where the range holds no decade
             axes.set_xlabel(study["label"])
             axes.set_ylabel("rms error" if place == 1 else "")
-            axes.set_title(study["title"], fontsize=10.5)
-            axes.grid(True)
-            axes.legend(frameon=False, fontsize=9)
-        figure.savefig(path)
+            axes.set_title(study["title"], loc="left", fontsize=10, color="0.1")
+            axes.legend(fontsize=9)
+            open_frame(axes)
+        head(figure.axes[0], as_text(textwrap.shorten(title, 70, placeholder=" ...")))
+        figure.savefig(path, bbox_inches="tight", pad_inches=0.12)

@@ -7,7 +7,7 @@ of the domain, and all frames of a movie have the same size.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,11 +18,12 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.mathtext import MathTextParser
+from matplotlib.transforms import blended_transform_factory
 from numpy.typing import NDArray
 
 from hpcstencil.validation.printable import printable
 from postprocess.reader import FileView, RequestProblem
-from postprocess.selection import Selection
+from postprocess.selection import Selection, cell_bounds, member_text
 
 STYLE: Any = {
     "font.family": "sans-serif", "font.sans-serif": ["DejaVu Sans"], "font.size": 10, "mathtext.fontset": "dejavusans",
@@ -31,13 +32,17 @@ STYLE: Any = {
     "xtick.labelcolor": "0.1", "ytick.labelcolor": "0.1", "xtick.major.width": 0.7, "ytick.major.width": 0.7,
     "grid.color": "0.9", "grid.linewidth": 0.7, "axes.axisbelow": True, "lines.linewidth": 1.7,
     "axes.formatter.limits": (-4, 5), "axes.formatter.use_mathtext": True, "figure.facecolor": "white",
+    "legend.edgecolor": "none", "legend.framealpha": 0.7,  # hides grid lines, not curves
 }  # fmt: skip
 LINE = "#1f5fa8"
 SOLID = "0.72"  # grey of solid cells
 SEQUENTIAL, DIVERGING = "viridis", "RdBu_r"  # RdBu_r is white at zero, which readers take for rest
 LONGEST_TEXT = 300  # characters of a label
+LONGEST_NAME = 40  # characters of a member's name in a legend
 LARGEST = 5.2, 4.9  # inches, width and height, of an image or of a line plot's axes
 WIDEST = 10.0  # images with a larger aspect ratio are stretched
+LETTERS = 12  # of a heading, per inch
+SHORT = 3  # characters of a label that is horizontal beside a vertical axis
 
 Limits = tuple[float, float]
 Draw = Callable[[NDArray[np.floating], float], None]
@@ -119,9 +124,9 @@ def _image(selection: Selection, limits: Limits) -> tuple[Figure, Draw]:
     flat = height < 2.2  # too low for a colour bar's label at its side: the bar lies below
     lines = len(_title_lines(selection, width))
     figure, axes = _figure(width, height, 0.35 if flat else 1.15, 1.35 if flat else 0.6, lines)
-    name, low, high = colour_scale(limits, selection.field.dtype)
+    colours, low, high = colour_scale(limits, selection.field.dtype)
     image = axes.imshow(
-        [[np.nan]], origin="lower", extent=(left, right, bottom, top), aspect="auto", cmap=name, vmin=low, vmax=high
+        [[np.nan]], origin="lower", extent=(left, right, bottom, top), aspect="auto", cmap=colours, vmin=low, vmax=high
     )
     image.set_cmap(image.get_cmap().with_extremes(bad="0.6"))
     bar_box = (0.0, -0.78 / height, 1.0, 0.15 / height) if flat else (1 + 0.14 / width, 0.0, 0.16 / width, 1.0)
@@ -134,9 +139,15 @@ def _image(selection: Selection, limits: Limits) -> tuple[Figure, Draw]:
     direction = "horizontal" if flat else "vertical"
     bar = figure.colorbar(image, cax=axes.inset_axes(bar_box), orientation=direction)
     bar.outline.set_linewidth(0.5)
-    _label(bar.long_axis, _field_label(selection))
+    name, power = bar.long_axis.label, bar.long_axis.get_offset_text()
+    name.set_text(_field_label(selection))
     if flat:
-        bar.long_axis.label.set(x=0, horizontalalignment="left")  # a power of ten stands on the right
+        name.set(x=0, horizontalalignment="left")  # a power of ten stands on the right
+    else:
+        power.set(x=2.2, horizontalalignment="left")  # above the numbers
+        if len(name.get_text()) <= SHORT and len(f"t = 0.123456,  {selection.place()}") <= LETTERS * width:
+            name.set(rotation=0, horizontalalignment="left", verticalalignment="bottom")
+            bar.long_axis.set_label_coords(0, 1 + 0.06 / height)  # above the bar, where the heading does not reach
     axes.set_xlabel(_axis_label(horizontal))
     _label(axes.yaxis, _axis_label(vertical))
     axes.locator_params(axis="x", nbins=max(2, min(6, int(width / 0.8))))
@@ -178,8 +189,8 @@ def _heading(axes: Axes, selection: Selection, width: float) -> Draw:
 
 
 def _title_lines(selection: Selection, width: float) -> list[str]:
-    """Break the run's title into at most two lines, for axes of this width in inches (about 12 letters per inch)."""
-    lines = textwrap.wrap(selection.view.title, max(24, int(12 * (width + 0.7))), max_lines=2, placeholder=" ...")
+    """Break the run's title into at most two lines, for axes of this width in inches."""
+    lines = textwrap.wrap(selection.view.title, max(24, int(LETTERS * (width + 0.7))), max_lines=2, placeholder=" ...")
     return [as_text(line) for line in lines]
 
 
@@ -193,10 +204,11 @@ def diagnostics_figure(view: FileView) -> Figure:
     figure = Figure(figsize=(6.6 if columns == 1 else 9.6, 0.9 + 1.9 * rows), layout="constrained")
     FigureCanvasAgg(figure)
     grid = figure.subplots(rows, columns, sharex=True, squeeze=False).T.ravel()
-    figure.suptitle(as_text(textwrap.shorten(view.title, 70, placeholder=" ...")), x=0.02, ha="left", fontsize=11.5)
+    head(grid[0], as_text(textwrap.shorten(view.title, 70, placeholder=" ...")))
     time = view.diagnostics["time"]
     for axes, name in zip(grid, names, strict=False):
-        _series(axes, time, np.asarray(view.diagnostics[name], np.float64), name)
+        values = np.asarray(view.diagnostics[name], np.float64)
+        _series(axes, time, values, name, _members(view, values.shape[1]) if values.ndim > 1 else ())
     for axes in grid[len(names) :]:
         axes.remove()
     for column in range(columns):
@@ -221,26 +233,26 @@ def probes_figure(view: FileView, name: str, samples: NDArray[np.floating]) -> F
     figure = Figure(figsize=(6.6, 3.4 if probes.count <= MOST_LINES else 5.6), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
-    figure.suptitle(as_text(textwrap.shorten(view.title, 70, placeholder=" ...")), x=0.02, ha="left", fontsize=11.5)
+    head(axes, as_text(textwrap.shorten(view.title, 70, placeholder=" ...")))
     unit = "" if probes.units == "1" else f" ({probes.units})"
     label = as_text(f"{probes.long_name}{unit} at {name}")
     if probes.count <= MOST_LINES:
         for number, line in enumerate(samples.T):
             place = ", ".join(f"{along[number]:.4g}" for along in probes.places.values())
             color = colormaps["viridis"](0.9 * number / max(1, probes.count - 1))
-            axes.plot(probes.times, line, color=color, lw=1.2, label=f"({place})")
-        axes.legend(frameon=False, fontsize=8, loc="best", title=", ".join(probes.places), title_fontsize=8)
+            dashes = (0, (4, 1 + number)) if number else "-"  # with gaps that show equal samples of an earlier receiver
+            axes.plot(probes.times, line, color=color, lw=1.2, ls=dashes, label=f"({place})")
+        axes.legend(fontsize=8, loc="best", title=", ".join(probes.places), title_fontsize=8, handlelength=3.5)
         axes.set_xlabel("t")
         axes.set_ylabel(label)
+        open_frame(axes)
         return figure
     finite = np.abs(samples[np.isfinite(samples)])
     largest = float(np.percentile(finite, CLIPPED)) if finite.size else 0.0
     cmap, low, high = colour_scale(value_limits(np.clip(samples, -largest, largest)), samples.dtype)
     across, places = varying_axis(probes.places)
-    ends = (places[0], places[-1]) if across else (0, probes.count - 1)
-    extent = (*ends, probes.times[-1], probes.times[0])
-    if probes.times[-1] == probes.times[0] or ends[0] == ends[1]:
-        extent = (0, probes.count, len(samples), 0)
+    start, end = cell_bounds(probes.times)
+    extent = (*cell_bounds(places if across else np.arange(probes.count, dtype=np.float64)), end, start)
     image = axes.imshow(samples, aspect="auto", cmap=cmap, vmin=low, vmax=high, extent=extent, interpolation="nearest")
     figure.colorbar(image, ax=axes, extend="both" if finite.size and finite.max() > largest else "neither", label=label)
     axes.set_xlabel(across or "receiver")
@@ -259,8 +271,17 @@ def varying_axis(places: Mapping[str, NDArray[np.float64]]) -> tuple[str, NDArra
     return (moving[0], places[moving[0]]) if even else ("", np.zeros(0))
 
 
-def _series(axes: Axes, time: NDArray[np.float64], values: NDArray[np.float64], name: str) -> None:
-    """Draw one diagnostic, with a line for each member of an ensemble.
+def _members(view: FileView, count: int) -> list[str]:
+    """Return the names of the members of an ensemble for a legend, with their values if a few members have short ones."""
+    names = [member_text(view, member) for member in range(count)] if count <= 4 else []
+    fit = names and max(map(len, names)) <= LONGEST_NAME
+    return names if fit else [f"member = {member}" for member in range(count)]
+
+
+def _series(
+    axes: Axes, time: NDArray[np.float64], values: NDArray[np.float64], name: str, members: Sequence[str]
+) -> None:
+    """Draw one diagnostic, with a line for each of the ``members`` of an ensemble.
 
     If it hardly changes, its change from the start is drawn. If it spans decades, the axis is logarithmic.
     """
@@ -277,17 +298,23 @@ def _series(axes: Axes, time: NDArray[np.float64], values: NDArray[np.float64], 
     elif low > 0 and high > 1e3 * low:
         axes.set_yscale("log")
     marker = "o" if len(time) < 3 else None
-    for member, line in enumerate(np.atleast_2d(values.T)):
-        color = LINE if values.ndim == 1 else colormaps["viridis"](0.9 * member / max(1, values.shape[1] - 1))
-        axes.plot(time, line, color=color, marker=marker, markersize=4, label=f"member {member}")
-    if values.ndim > 1 and values.shape[1] <= 8:
-        axes.legend(frameon=False, fontsize=8, loc="best")
+    for number, (line, member) in enumerate(zip(np.atleast_2d(values.T), members or [""], strict=True)):
+        color = colormaps["viridis"](0.9 * number / max(1, len(members) - 1)) if members else LINE
+        axes.plot(time, line, color=color, marker=marker, markersize=4, label=member)
+    if 0 < len(members) <= 8:
+        axes.legend(fontsize=8, loc="best")
     if low == high:
         axes.set_ylim(low - (0.01 * abs(low) or 1), high + (0.01 * abs(high) or 1))
     if len(time) > 1:
         axes.set_xlim(time[0], time[-1])
     axes.set_title(as_text(label), loc="left", fontsize=10, color="0.1")
     open_frame(axes)
+
+
+def head(axes: Axes, text: str) -> None:
+    """Write the title of a figure at its top, aligned with the left edge of these axes."""
+    place = blended_transform_factory(axes.transAxes, axes.figure.transFigure)
+    axes.figure.suptitle(text, x=0, ha="left", fontsize=11.5, color="0.1", transform=place)
 
 
 def open_frame(axes: Axes) -> None:
@@ -300,8 +327,8 @@ def open_frame(axes: Axes) -> None:
 def _label(axis: Axis, text: str) -> None:
     """Label an axis; a short label of a vertical axis is horizontal."""
     axis.set_label_text(text)
-    if isinstance(axis, YAxis) and len(text) <= 3:
-        axis.label.set(rotation=0, va="center", ha="right" if axis.get_label_position() == "left" else "left")
+    if isinstance(axis, YAxis) and len(text) <= SHORT:
+        axis.label.set(rotation=0, va="center", ha="right")
         axis.labelpad = 8  # not to be read as a part of a number beside it
 
 

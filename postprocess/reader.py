@@ -218,7 +218,7 @@ def read_view(path: str | Path) -> FileView:
         kind = found.get("kind", "output" if "time" in file else "")
         if kind in RESULTS:
             raise FileProblem(
-                f"{path} is the result of `hpcstencil {kind}`: plot it without options, or read it with h5py."
+                f"{path} is the result of `hpcstencil {kind}`: `hpcstencil plot`, without options, draws it, and h5py reads it."
             )
         if kind not in ("output", "checkpoint"):
             raise FileProblem(

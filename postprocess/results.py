@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from hpcstencil.io.hdf5_validation import attributes, json_attribute, numbers
 from hpcstencil.validation.printable import printable
-from postprocess.figures import LINE, as_text, colour_scale, open_frame, value_limits
+from postprocess.figures import LINE, as_text, colour_scale, head, open_frame, value_limits
 from postprocess.reader import RESULTS, FileProblem, RequestProblem, opened
 
 AXES = ("x", "y", "z")
@@ -109,7 +109,7 @@ def result_figure(result: Result) -> Figure:
     panels = list(figure.subplots(1, count, squeeze=False)[0])
     title = textwrap.fill(as_text(result.title), 40 * count)
     numbers = "" if result.convergence else textwrap.fill(as_text("; ".join(_told(result))), 48 * count)
-    figure.suptitle(f"{title}\n{numbers}".strip(), x=0.02, ha="left", fontsize=11.5, color="0.1")
+    head(panels[0], f"{title}\n{numbers}".strip())
     if result.convergence is not None:
         _convergence(panels.pop(0), result, result.convergence)
     for axes, name in zip(panels, names, strict=True):
@@ -140,7 +140,7 @@ def _convergence(axes: Axes, result: Result, found: Convergence) -> None:
     axes.set_ylabel("relative to the start")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(True)
-    axes.legend(frameon=False, fontsize=9)
+    axes.legend(fontsize=9)
     open_frame(axes)
 
 
@@ -165,4 +165,6 @@ def _field(figure: Figure, axes: Axes, result: Result, name: str) -> None:
     image = axes.pcolormesh(places[0], places[1], values.T, cmap=colours, vmin=low, vmax=high, shading="nearest")
     axes.set_aspect("equal")
     axes.set_ylabel("y")
-    figure.colorbar(image, ax=axes, shrink=0.85)
+    unit = max(1.0, axes.get_data_ratio())  # of the longer side, in widths
+    bar = figure.colorbar(image, cax=axes.inset_axes((1 + 0.03 * unit, 0.0, 0.045 * unit, 1.0)))
+    bar.outline.set_linewidth(0.5)

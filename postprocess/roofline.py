@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import LogLocator
 
-from postprocess.figures import LINE, STYLE, as_text, open_frame
+from postprocess.figures import LINE, STYLE, as_text, head, open_frame
 
 DPI = 200
 ROOF, STAGES, WEAK = "0.15", "0.5", "#c8641e"
@@ -34,7 +34,7 @@ def save_roofline(told: Mapping[str, Any], path: str | Path) -> None:
 
     Raises OSError if the picture cannot be written.
     """
-    roofline_figure(told).savefig(path, dpi=DPI)
+    roofline_figure(told).savefig(path, dpi=DPI, bbox_inches="tight", pad_inches=0.12)
 
 
 def roofline_figure(told: Mapping[str, Any]) -> Figure:
@@ -44,9 +44,9 @@ def roofline_figure(told: Mapping[str, Any]) -> Figure:
     figure = Figure(figsize=(9.4 if scaling else 5.2, 5.0), layout="constrained")
     FigureCanvasAgg(figure)
     device = "" if machine["device"].startswith("cpu") else f", {machine['device']}"
-    name = textwrap.fill(f"{machine['processor']}, {machine['cores']} cores{device}", 64)
-    figure.suptitle(as_text(name), fontsize=11.5, color="0.1")
+    name = textwrap.wrap(f"{machine['processor']}, {machine['cores']} cores{device}", 90 if scaling else 48)
     panels = figure.subplots(1, 1 + scaling, squeeze=False, sharey=True)[0]
+    head(panels[0], "\n".join(map(as_text, name)))
     largest = max(_processes(row) for row in rows)
     _roofline(panels[0], told["copy_bandwidth"], [row for row in rows if _processes(row) == largest])
     if scaling:
@@ -57,7 +57,7 @@ def roofline_figure(told: Mapping[str, Any]) -> Figure:
         axes.yaxis.set_major_formatter("{x:g}")
         axes.minorticks_off()
         axes.margins(y=0.12)
-        axes.legend(frameon=False, fontsize=8.5, loc="upper left", bbox_to_anchor=(-0.02, -0.15))
+        axes.legend(fontsize=8.5, loc="upper left", bbox_to_anchor=(-0.02, -0.15))
         open_frame(axes)
     panels[0].set_ylabel("speed [Gcell/s]")
     return figure

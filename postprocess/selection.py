@@ -62,19 +62,21 @@ class Selection:
     def place(self) -> str:
         """The fixed coordinates as text, such as 'z = 0.5'; empty if nothing is fixed."""
         return ", ".join(
-            f"{dim.removesuffix('_face')} = {self.coordinates(dim)[index]:.4g}{self._differing(dim, index)}"
+            member_text(self.view, index)
+            if dim == "member"
+            else f"{dim.removesuffix('_face')} = {self.coordinates(dim)[index]:.4g}"
             for dim, index in self.fixed.items()
         )
 
-    def _differing(self, dim: str, index: int) -> str:
-        """Return the values of a member of an ensemble, such as ' (D = 0.1)'; '' for other dimensions."""
-        given = self.view.ensemble.items() if dim == "member" else ()
-        numbers = [
-            f"{key.rpartition('.')[2]} = {values[index]:.4g}"
-            for key, values in given
-            if index < len(values) and isinstance(values[index], int | float)
-        ]
-        return f" ({', '.join(numbers)})" if numbers else ""
+
+def member_text(view: FileView, member: int) -> str:
+    """Return the number of a member of an ensemble and the values in which it differs, such as 'member = 1 (D = 0.1)'."""
+    numbers = [
+        f"{key.rpartition('.')[2]} = {values[member]:.4g}"
+        for key, values in view.ensemble.items()
+        if member < len(values) and isinstance(values[member], int | float)
+    ]
+    return f"member = {member}" + (f" ({', '.join(numbers)})" if numbers else "")
 
 
 def select(

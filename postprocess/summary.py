@@ -18,7 +18,7 @@ from postprocess.selection import cell_bounds
 
 CHUNK = 64 * 2**20  # bytes of a field read at a time
 WIDTH = 15
-LISTED = 8  # members whose values are told
+LISTED = 8  # members whose values are listed, and continuations
 
 
 def summarize(path: str | Path) -> str:
@@ -34,6 +34,7 @@ def summarize(path: str | Path) -> str:
         ("kind", view.kind),
         ("title", str(view.attributes.get("title", ""))),
         *_input_rows(view),
+        *(("continued", text) for text in _changes(view.attributes.get("history"))),
         ("members", _members(view)),
         ("grid", _grid(view)),
         *(("field" if i == 0 else "", _field(field, ranges)) for i, field in enumerate(view.fields.values())),
@@ -176,6 +177,20 @@ def _decomposition(value: Any) -> str:
         for key, item in chosen.items()
         if item != ""
     )
+
+
+def _changes(value: Any) -> list[str]:
+    """Describe the last continuations of a run whose input had changed, from the attribute `history`, which is JSON."""
+    try:
+        texts = [
+            f"from step {entry['step']}, t = {entry['time']:.6g}, with "
+            + ", ".join(f"{key} = {now} (before: {before})" for key, (before, now) in entry["changed"].items())
+            for entry in json.loads(str(value or "[]"))
+            if entry["changed"]
+        ]
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return ["the attribute 'history' is not what hpcstencil writes"]
+    return texts[-LISTED:]
 
 
 def _versions(attributes: Mapping[str, Any]) -> str:

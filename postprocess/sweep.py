@@ -25,7 +25,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from numpy.typing import NDArray
 
 from hpcstencil.validation.printable import echo, printable
-from postprocess.figures import LINE, STYLE, as_text, colour_scale, open_frame, value_limits
+from postprocess.figures import LINE, STYLE, as_text, colour_scale, head, open_frame, value_limits
 from postprocess.reader import FileProblem, opened
 
 DPI = 200
@@ -111,7 +111,7 @@ def sweep_figure(table: SweepTable) -> Figure:
     figure = Figure(figsize=size, layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.1))
     FigureCanvasAgg(figure)
     panels = figure.subplots(down, across, squeeze=False)
-    _head(figure, table)
+    head(panels[0, 0], _title(table))
     if columns == 1:
         flat = panels.ravel()
         for axes, name in zip(flat, names, strict=False):
@@ -129,12 +129,11 @@ def sweep_figure(table: SweepTable) -> Figure:
     return figure
 
 
-def _head(figure: Figure, table: SweepTable) -> None:
+def _title(table: SweepTable) -> str:
     done, count = int(table.done.sum()), len(table.done)
     missing = f", {count - done} not done" if done < count else ""
     title = as_text(textwrap.shorten(table.title, 60, placeholder=" ..."))
-    text = f"{title}: {count} members{missing}"
-    figure.suptitle(text, x=0.02, ha="left", fontsize=11.5, color="0.1")
+    return f"{title}: {count} members{missing}"
 
 
 def _is_grid(parameters: Sequence[Parameter]) -> bool:

@@ -37,8 +37,11 @@ class Limits:
 
 
 def limits_of(problem: Problem, unknowns: tuple[Unknown, ...], fit: FitConfig) -> dict[str, Limits]:
-    """The limits of each unknown, by its key. Raises InputError for malformed expressions, for frozen cells and bounds that
-    depend on the place if the unknown is a number or a time series, and for smoothing of a number."""
+    """The limits of each unknown, by its key.
+
+    Raises InputError for malformed expressions, for frozen cells and bounds that depend on the place if the unknown is a number
+    or a time series, for smoothing of a number, and for a number that does not begin within its bounds.
+    """
     return {one.key: _limits(problem, one, fit) for one in unknowns}
 
 
@@ -52,6 +55,14 @@ def _limits(problem: Problem, one: Unknown, fit: FitConfig) -> Limits:
             value = fit.by_name[table].get(one.key, 0.0)
             if isinstance(value, str):
                 raise wrong(at("fit", table, one.key), f"a number, as {one.key} is a {kind}", value, "write a number")
+    lower, upper = fit.lower.get(one.key), fit.upper.get(one.key)
+    if isinstance(lower, float) and isinstance(upper, float) and lower > upper:
+        raise wrong(at("fit", "lower", one.key), f"at most the upper bound, {upper:g}", lower, "swap the two")
+    for start in np.atleast_1d(problem.parameters[one.name]) if one.kind == "number" else ():  # of each member
+        if lower is not None and start < float(lower):
+            raise outside("lower", one.key, f"its value {start:g}", f"{lower:g}")
+        if upper is not None and start > float(upper):
+            raise outside("upper", one.key, f"its value {start:g}", f"{upper:g}")
 
     def tree(table: str, given: Mapping[str, float | str]) -> Node | None:
         if one.key not in given:
@@ -72,6 +83,15 @@ def _limits(problem: Problem, one: Unknown, fit: FitConfig) -> Limits:
         scale=fit.scale.get(one.key),
         smoothing=fit.smoothing.get(one.key, 0.0),
         frozen=tree("frozen", fit.frozen),
+    )
+
+
+def outside(table: str, key: str, start: str, bound: str) -> InputError:
+    """Make the error for the unknown ``key`` whose ``start`` is outside a ``bound`` of the table; both in words."""
+    side = "at most" if table == "lower" else "at least"
+    return InputError(
+        f"{at('fit', table, key)}: expected a bound of {side} {start} where the fit begins, but got {bound}; "
+        "change the bound or the start"
     )
 
 

@@ -24,11 +24,7 @@ def read_ensemble(section: Mapping[str, object]) -> dict[str, tuple[float | str,
 
     Raises InputError for keys in which members cannot differ, for invalid values, and for lists of different lengths.
     """
-    given: dict[str, tuple[float | str, ...]] = {}
-    for key, listed in _flat(section):
-        if key in given:
-            raise InputError(f"ensemble.{key}: expected one list, but got two, with and without quotes; remove one")
-        given[key] = _values(key, listed)
+    given = {key: _values(key, listed) for key, listed in by_dotted_key("ensemble", section).items()}
     counts = {key: len(values) for key, values in given.items()}
     for key, count in counts.items():
         first, expected = next(iter(counts.items()))
@@ -37,6 +33,17 @@ def read_ensemble(section: Mapping[str, object]) -> dict[str, tuple[float | str,
                 f"ensemble.{key}: expected {expected} values, as many as {first} has, but got {count}; give one per member"
             )
     return given
+
+
+def by_dotted_key(table: str, section: Mapping[str, object]) -> dict[str, Any]:
+    """The values of a ``table`` whose keys are dotted names, such as equation.D, with or without quotes. Raises InputError for
+    a name given both ways."""
+    found = dict[str, Any]()
+    for key, value in _flat(section):
+        if key in found:
+            raise InputError(f"{table}.{key}: expected one entry, but got two, with and without quotes; remove one")
+        found[key] = value
+    return found
 
 
 def _flat(section: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from hpcstencil.config.boundary_conditions import read_boundary
-from hpcstencil.config.ensemble import check_steps, read_ensemble
+from hpcstencil.config.ensemble import by_dotted_key, check_steps, read_ensemble
 from hpcstencil.config.limits import LEAST_TOLERANCE, MOST_CELLS, MOST_EPSILON, MOST_OUTPUTS, MOST_STEPS, WIDTHS
 from hpcstencil.config.names import allowed_name
 from hpcstencil.config.path_checks import check_is_file, check_path
@@ -248,7 +248,9 @@ def _grid(values: dict[str, Any]) -> Grid:
     upper = values["upper"] or tuple(a + n for a, n in zip(lower, shape, strict=True))
     for axis, a, b in zip(AXES, lower, upper, strict=False):
         if not a < b:
-            raise InputError(f"grid.upper: expected more than grid.lower = {a:g} along {axis}, but got {b:g}; swap")
+            raise InputError(
+                f"grid.upper: expected more than grid.lower = {a:g} along {axis}, but got {b:g}; swap the two"
+            )
     grid = Grid(shape, lower, upper)
     for axis, a, b, dx in zip(AXES, lower, upper, grid.spacing, strict=False):
         if not math.isfinite(dx) or a + 0.5 * dx == a or b - 0.5 * dx == b:
@@ -287,7 +289,9 @@ def _equation(raw: Mapping[str, object], base: Path, ndim: int) -> EquationConfi
     custom = name == "custom"
     rhs = _entries(raw, "equation", "rhs", new=True) if custom else {}
     if custom and not rhs:
-        raise InputError('equation.rhs: expected one entry per field, but there is none; write u = "laplacian(u)"')
+        near = nearest("rhs", [key for key, value in raw.items() if isinstance(value, Mapping)])
+        advice = f"is {shown(near)} meant for it?" if near else 'write u = "laplacian(u)"'
+        raise InputError(f"equation.rhs: expected one entry per field, but there is none; {advice}")
     if not custom and "rhs" in raw:
         raise InputError('equation.rhs: only a custom equation has one; set name = "custom" or remove it')
     for key in rhs:
@@ -367,8 +371,8 @@ def _time(values: dict[str, Any], equation: EquationConfig) -> TimeConfig:
         raise too_many([f"time.{name}" for name in given], "remove one" if len(given) == 2 else "keep one")
     if equation.name == "custom" and given not in (["dt"], ["tolerance"]):
         raise InputError(
-            "time.dt: the stable step of a custom equation is not known; write for example dt = 0.1, which hpcstencil check "
-            "compares with an estimate, or tolerance = 1e-4"
+            f"time.{'cfl' if given else 'dt'}: the stable step of a custom equation is not known; write for example dt = 0.1, "
+            "which hpcstencil check compares with an estimate, or tolerance = 1e-4"
         )
     if not given:
         values["cfl"] = 0.5
@@ -508,6 +512,11 @@ def _gradient(raw: Mapping[str, object]) -> GradientConfig:
 def _fit(raw: Mapping[str, object]) -> FitConfig:
     """Read the table [fit]. Raises InputError for names that are not in gradient.of."""
     _refuse_unknown_keys(raw, "fit")
+    section = dict(_section(raw, "fit"))
+    for name in FitConfig().by_name.keys() & section.keys():
+        if isinstance(section[name], Mapping):
+            section[name] = by_dotted_key(f"fit.{name}", section[name])
+    raw = {**raw, "fit": section}
     fit, known = FitConfig(**_table(raw, "fit")), _gradient(raw).of
     if not known:
         raise InputError(
@@ -517,7 +526,10 @@ def _fit(raw: Mapping[str, object]) -> FitConfig:
     for table_name, given in fit.by_name.items():
         for name in given:
             if name not in known:
-                raise unknown(at("fit", table_name, name), "entry of gradient.of", name, known)
+                names = listing(map(shown, known), "or")
+                raise wrong(
+                    at("fit", table_name, name), f"a name in gradient.of, {names}", name, "correct one of the two"
+                )
     return fit
 
 

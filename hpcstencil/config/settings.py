@@ -111,12 +111,22 @@ class InitialConfig:
     expressions: Mapping[str, str] = entries(EXPRESSION_TEXT, '{} = "sin(x)"', "its values at t = 0")
 
 
+# Names of integrators in other programs.
+INTEGRATORS_ELSEWHERE = {
+    **dict.fromkeys(("rk45", "ode45", "dopri45"), "dopri5"),
+    **dict.fromkeys(("rk23", "ode23"), "bs3"),
+    **dict.fromkeys(("verlet", "stormer_verlet"), "leapfrog"),
+}
+
+
 @dataclass(frozen=True)
 class Numerics:
     """The table [numerics]. If no ``integrator`` is given, the reader chooses one."""
 
     order: int = key(choice(2, 4, 6, 8), 2, "order = 2", "order of the derivatives in space")
-    integrator: str = key(choice(*INTEGRATORS), None, 'integrator = "rk4"', "the time integrator")
+    integrator: str = key(
+        choice(*INTEGRATORS, meant=INTEGRATORS_ELSEWHERE), None, 'integrator = "rk4"', "the time integrator"
+    )
     stages: int | None = key(COUNT, None, "stages = 9", "number of stages")
     epsilon: float | None = key(NUMBER, None, "epsilon = 0.1", "damping of the fastest oscillation")
     precision: str = key(choice("float32", "float64"), "float32", 'precision = "float32"', "precision of the fields")

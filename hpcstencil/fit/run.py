@@ -112,7 +112,7 @@ def fitted(
     while not (why := _ended(state, fit)):
         after = iterated(space, box, evaluated(evaluation), state, fit.history)
         if after is None:
-            return Fitted(state, "no lower objective was found along the gradient, which is as precise as it gets")
+            return Fitted(state, "no lower objective was found along the gradient; this may be a local minimum")
         state = taken(after)
     return Fitted(state, why)
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from hpcstencil.adjoint.limits import Limits
+from hpcstencil.adjoint.limits import Limits, outside
 from hpcstencil.adjoint.problem import Unknown
 from hpcstencil.distributed.halo import Fields
 from hpcstencil.fit.lbfgs import Box, Point, Vector
@@ -19,8 +19,7 @@ from hpcstencil.numerics.topology import Range
 from hpcstencil.simulation.simulation import Simulation
 from hpcstencil.symbolic import numpy_evaluate
 from hpcstencil.symbolic.expressions import PARAMETER_FIELD, Node
-from hpcstencil.validation.errors import InputError, NumericsError
-from hpcstencil.validation.messages import at
+from hpcstencil.validation.errors import NumericsError
 
 T = TypeVar("T")
 
@@ -115,24 +114,13 @@ def box_of(members: Members, start: Vector, limits: Mapping[str, Limits]) -> Box
         upper[key] = block(key, one.upper, np.inf)
         frozen[key] = np.asarray(block(key, one.frozen, 0.0)) != 0
     for key, x in start.items():
-        for table, outside in (("lower", ~(x >= lower[key])), ("upper", ~(x <= upper[key]))):
-            count = int(np.count_nonzero(outside & ~frozen[key]))
+        for table, violated in (("lower", ~(x >= lower[key])), ("upper", ~(x <= upper[key]))):
+            count = int(np.count_nonzero(violated & ~frozen[key]))
             if key not in series:
                 count = int(forward.communicator.total(np.array([count]))[0])
             if count:
-                bound = {"lower": lower, "upper": upper}[table][key]
-                side = "at most" if table == "lower" else "at least"
-                found = (
-                    f"{count} {'samples' if key in series else 'cells'} in which it is not"
-                    if np.ndim(x)
-                    else f"{bound:g}"
-                )
-                name = at("fit", table, unknowns[key][0].key)
-                value = "its values" if np.ndim(x) else f"its value {x:g}"
-                raise InputError(
-                    f"{name}: expected a bound of {side} {value} where the fit begins, but got {found}; "
-                    "change the bound or the start"
-                )
+                what = "samples" if key in series else "cells"
+                raise outside(table, unknowns[key][0].key, "its values", f"{count} {what} in which it is not")
     scale = {key: one.scale or _size(forward, start[key]) or 1.0 for key, one in limits.items()}
     return Box(lower, upper, scale, frozen)
 

@@ -92,6 +92,9 @@ def plot(array: Any, **options: Any) -> Axes:
     xarray. Raises InputError for other objects and numbers of dimensions.
     """
     array = _labelled(array).squeeze()
+    if array.attrs.get("units") == "1":
+        array = array.copy(deep=False)
+        del array.attrs["units"]  # xarray would label it `u [1]`
     if array.ndim not in (1, 2):
         left = ", ".join(map(str, array.dims)) or "none"
         raise InputError(

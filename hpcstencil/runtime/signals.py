@@ -45,6 +45,12 @@ def note() -> None:
         signal.signal(number, lambda number, _: _noted.append(number))
 
 
+def ignore() -> None:
+    """Ignore stopping signals from now on, until the process has ended."""
+    for number in STOPPING:
+        signal.signal(number, signal.SIG_IGN)
+
+
 def check_not_stopped(request: Request, communicator: Communicator) -> None:
     """Raise StoppedEarly on all processes if any has received a signal. Collective.
 

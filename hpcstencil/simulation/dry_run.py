@@ -200,9 +200,8 @@ def _parameters(problem: Problem) -> list[str]:
 
 
 def _memory(problem: Problem) -> str:
-    return (
-        f", and {len(problem.memory)} arrays of layers, the integrator, a mask or parameters" if problem.memory else ""
-    )
+    count = len(problem.memory)
+    return f", and {count} array{'s' * (count > 1)} for layers, the integrator, a mask or parameters" if count else ""
 
 
 def human(count: float) -> str:

@@ -257,6 +257,11 @@ def _origin(contents: Contents, path: Path) -> Config:
     return from_mapping(parse(contents.input, f"{path}, its attribute 'input'"), path.parent)
 
 
+def _values(before: Any, now: Any) -> str:
+    """The two values of a key for a message; "" if the key is missing in one of the inputs."""
+    return "" if before is None or now is None else f", {shown(before)} instead of {shown(now)}"
+
+
 def continued(
     config: Config,
     arrays: Mapping[str, ArrayContents],
@@ -295,7 +300,7 @@ def continued(
                 if key.startswith("grid.")
                 else f"if that is intended, use --set {key}=..."
             )
-            raise InputError(f"{key}: {path} was made with another value; {remedy}")
+            raise InputError(f"{key}: {path} was made with another value{_values(*changed[key])}; {remedy}")
         for key, found in arrays.items():
             named = name_of(key)
             if known.get(key, found.sha256) == found.sha256 or named in changed:

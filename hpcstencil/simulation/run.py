@@ -37,6 +37,7 @@ from hpcstencil.simulation.streams.snapshots import DiagnosticRows, LateRows, Sn
 from hpcstencil.simulation.streams.stream import Stream
 from hpcstencil.simulation.summary import Summary
 from hpcstencil.validation.errors import InputError, NumericsError, StoppedEarly
+from hpcstencil.validation.messages import listing
 
 # The streams that write to the output file, in this order. All of them are flushed before a checkpoint. To add a stream, add
 # it here.
@@ -74,7 +75,8 @@ def run(
         check_files(problem, options, source.append, communicator)
         if source.history and not options.quiet:
             last = source.history[-1]
-            say(f"continuing from {last['from']} (step {last['step']}, t = {last['time']:g})")
+            changes = f" with another {listing(last['changed'])}" if last["changed"] else ""
+            say(f"continuing from {last['from']} (step {last['step']}, t = {last['time']:g}){changes}")
         elif options.resume and options.output.exists() and not options.quiet:
             say(f"{options.output} has no checkpoint to continue from: beginning at the start")
         communicator.watch.output(options.output)

@@ -297,6 +297,7 @@ class _Parser:
                 self.nested(name, arguments)
                 or self.wished(name, WISHES)
                 or _elsewhere(name)
+                or _beyond(name, self.calls)
                 or _suggestion(name, self.calls)
             )
             self.fail(part.col_offset, f"unknown function {_short(name)}", advice)
@@ -370,6 +371,13 @@ def _elsewhere(name: str) -> str:
     """The advice for a function that only one table of the input has; "" for other names."""
     table = "initial" if name == "noise" else "diagnostics" if name in (*REDUCTIONS, "at") else ""
     return f"{name}() is for [{table}]" if table else ""
+
+
+def _beyond(name: str, known: Mapping[str, object]) -> str:
+    """The advice for an operator along an axis that the grid does not have, such as dz; "" for other names."""
+    along_x = re.sub("[yz]", "x", name)
+    missing = [axis for axis in AXES if axis in name and f"d{axis}" not in known]
+    return f"the grid has no axis {missing[0]}" if along_x in known and missing else ""
 
 
 def _suggestion(name: str, known: Mapping[str, object]) -> str:

@@ -6,6 +6,7 @@ import datetime
 import math
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -25,12 +26,13 @@ class Kind:
 
     ``words`` describes it in messages, such as "a positive integer". ``convert`` checks a value as parsed from TOML and
     converts it to the type that the program uses, or raises Unfit. ``names`` lists the accepted strings of a `choice`,
-    for suggestions.
+    and ``meant`` maps names of other programs, in small letters, to them, both for suggestions.
     """
 
     words: str
     convert: Callable[[object], Any]
     names: tuple[str, ...] = ()
+    meant: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -122,8 +124,8 @@ def number(positive: bool = False) -> Kind:
     return Kind("a positive, finite number" if positive else "a finite number", convert)
 
 
-def choice(*options: object) -> Kind:
-    """One of the ``options``. The type must match too, so 1 is not accepted for True."""
+def choice(*options: object, meant: Mapping[str, str] | None = None) -> Kind:
+    """One of the ``options``. The type must match too, so 1 is not accepted for True. ``meant`` is as in `Kind`."""
 
     def convert(value: object) -> Any:
         for option in options:
@@ -132,7 +134,7 @@ def choice(*options: object) -> Kind:
         raise Unfit
 
     names = tuple(option for option in options if isinstance(option, str))
-    return Kind(listing(map(shown, options), "or"), convert, names)
+    return Kind(listing(map(shown, options), "or"), convert, names, meant or {})
 
 
 def _text(value: object) -> str:
@@ -243,9 +245,21 @@ def take(key: str, spec: Key, value: object) -> Any:
     try:
         return spec.kind.convert(value)
     except Unfit:
-        near = nearest(value, spec.kind.names) if isinstance(value, str) else None
-        advice = f"did you mean {shown(near)}?" if near else f"write for example {spec.example}"
+        text = value if isinstance(value, str) else ""
+        near = spec.kind.meant.get(text.lower()) or nearest(text, spec.kind.names)
+        advice = (
+            f"did you mean {shown(near)}?" if near else _unquoted(spec, text) or f"write for example {spec.example}"
+        )
         raise wrong(key, spec.kind.words, value, advice) from None
+
+
+def _unquoted(spec: Key, text: str) -> str:
+    """The advice to remove the quotes around a number; "" if that does not help."""
+    for number in (int, float):
+        with suppress(Unfit, ValueError):
+            spec.kind.convert(number(text))
+            return "remove the quotes"
+    return ""
 
 
 def table(key: str, value: object, example: str) -> Mapping[str, Any]:

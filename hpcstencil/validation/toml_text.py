@@ -19,6 +19,12 @@ DEEPEST = 16  # levels of nested tables and lists
 # The time of tomllib grows with the square of the number of names in a dotted key, so very long keys are refused. The
 # possessive quantifiers keep this search linear in the length of the text.
 LONG_KEY = re.compile(r"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){100}""")
+# Advice for mistakes in TOML, by a pattern in the parser's words or in the line.
+ADVICE = {
+    r"=\s*[-+]?\d+,\d": "write a decimal point instead of the comma",
+    "[Oo]verwrite": "the name is given twice, so remove one",
+    "[Dd]eclare": "the table is given twice, so join the two",
+}
 BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
 
@@ -85,7 +91,8 @@ def parse(text: str, origin: str) -> dict[str, Any]:
         line = text.split("\n")[int(match[1]) - 1].strip() if match else ""
         where = f", in the line {shortened(repr(line), 80)}" if line else ""
         what = shortened(_lower(str(error)), 160)
-        raise InputError(f"{origin}: expected TOML, but got a syntax error: {what}{where}; correct it") from error
+        advice = next((words for sign, words in ADVICE.items() if re.search(sign, f"{what}\n{line}")), "correct it")
+        raise InputError(f"{origin}: expected TOML, but got a syntax error: {what}{where}; {advice}") from error
     except RecursionError as error:
         raise InputError(f"{origin}: expected TOML, but got brackets nested too deeply to read; nest fewer") from error
     refuse_deep(tables, origin)

@@ -227,14 +227,17 @@ def test_other_physics_are_not_resumed(begun, folder):
     text = INPUT.replace("D_u = 0.02", "D_u = 0.03")
     (folder / "input.toml").write_text(text)
     result = hpcstencil(0, "run", "input.toml", "--resume", folder=folder, status=2)
-    assert "equation.D_u" in result.stderr
+    assert "equation.D_u: " in result.stderr and "another value, 0.02 instead of 0.03; if that" in result.stderr
     result = hpcstencil(0, "run", "input.toml", "--resume", "--set", "equation.D_u=0.03", folder=folder)
-    assert "hpcstencil: continuing from run.h5 (step 90, t = 9)" in result.stderr
+    continuing = "hpcstencil: continuing from run.h5 (step 90, t = 9) with another "
+    assert any(line.startswith(continuing) and "equation.D_u" in line for line in result.stderr.splitlines())
     with h5py.File(folder / "run.h5") as file:
         assert "D_u = 0.03" in file.attrs["input"]
         (entry,) = json.loads(file.attrs["history"])
     del entry["changed"]["output.path"]  # it was copied here
     assert entry["step"] == 90 and entry["changed"] == {"equation.D_u": [0.02, 0.03], "time.end": [9.0, 12.0]}
+    told = hpcstencil(0, "info", "run.h5", folder=folder).stdout
+    assert "continued      from step 90, t = 9, with equation.D_u = 0.03 (before: 0.02), " in told
 
 
 def test_overwriting_forgets_the_old_checkpoints(reference, folder):

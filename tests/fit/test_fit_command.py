@@ -165,13 +165,24 @@ def test_another_input_is_not_continued(command):
     ('fit.frozen."equation.s"="x"', 'fit.frozen."equation.s": expected a field, but equation.s is a time series'),
     ('fit.upper."equation.s"="y"', 'fit.upper."equation.s": expected a number, as equation.s is a time series'),
     ('fit.lower."equation.s"=0.1', "expected a bound of at most its values where the fit begins, but got 4 samples"),
-    ('fit.scale."initial.v"=1.0', 'fit.scale."initial.v": unknown entry of gradient.of "initial.v"; did you mean "initial.u"?'),
+    ('fit.scale."initial.v"=1.0', 'fit.scale."initial.v": expected a name in gradient.of, "equation.k", '),
     ('objective.misfit="log(mean(u) - 9)"', "objective: expected a finite value"),
 ])  # fmt: skip
 def test_errors(command, setting, sentence):
     status, _, err = command("fit", "input.toml", "--set", setting)
     assert status == (3 if "finite" in sentence else 2) and sentence in err, err
     assert not Path("input.fit.h5").exists()
+
+
+@pytest.mark.parametrize("name", ["check", "fit"])
+@pytest.mark.parametrize(("setting", "sentence"), [
+    ("fit.lower.equation.A=0.6", "fit.lower.\"equation.A\": expected a bound of at most its value 0.5 where the fit begins"),
+    ('fit.upper."equation.A"=0.4', "expected a bound of at least its value 0.5 where the fit begins, but got 0.4"),
+    ('fit={ lower={equation={A=0.6}}, upper={"equation.A"=0.4} }', "expected at most the upper bound, 0.4, but got 0.6"),
+])  # fmt: skip
+def test_bounds_of_a_number_are_checked(command, name, setting, sentence):
+    status, _, err = command(name, "input.toml", "--set", setting)
+    assert status == 2 and sentence in err, err
 
 
 def test_a_run_that_blows_up_shortens_the_step(command):
@@ -209,7 +220,7 @@ def test_a_picture_of_a_gradient(command):
     assert (status, out) == (0, "input.gradient.png\n"), err
     assert Path("input.gradient.png").read_bytes()[1:4] == b"PNG"
     status, _, err = command("plot", "input.gradient.h5", "--field", "u")
-    assert status == 2 and "is the result of `hpcstencil gradient`: plot it without options" in err
+    assert status == 2 and "is the result of `hpcstencil gradient`: `hpcstencil plot`, without options, draws it" in err
     assert command("gradient", STATE, "--set", 'gradient.of=["equation.D"]')[0] == 0
     status, _, err = command("plot", "initial_state.gradient.h5")
     assert status == 2 and "nothing to draw but numbers: d misfit / d equation.D = " in err

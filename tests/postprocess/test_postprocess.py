@@ -1,5 +1,6 @@
 """Reading, plotting and summarizing files that follow the contract; the pictures are checked by their data."""
 
+import dataclasses
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ import h5py
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from matplotlib.figure import Figure
 from output_files import AXES, TIMES, centres, truth, write_output
 from PIL import Image
 
@@ -16,9 +18,11 @@ from hpcstencil.cli.info import info
 from hpcstencil.cli.plot import plot
 from hpcstencil.validation.errors import EnvironmentProblem, InputError
 from postprocess import reader
-from postprocess.figures import colour_scale, diagnostics_figure, field_figure
+from postprocess.convergence import save
+from postprocess.figures import colour_scale, diagnostics_figure, field_figure, probes_figure
 from postprocess.plot import movie_limits, parse_slices, plot_diagnostics, plot_field, plot_movie
-from postprocess.reader import FileProblem, RequestProblem, read_view
+from postprocess.reader import FileProblem, Probes, RequestProblem, read_view
+from postprocess.results import Result, result_figure
 from postprocess.selection import cell_bounds, select
 from postprocess.summary import last_range, summarize
 
@@ -329,6 +333,69 @@ def test_diagnostics_panels(plane):
     (axes,) = figure.axes
     np.testing.assert_array_equal(axes.lines[0].get_data(), ([0.0, 1.0, 2.0], [1.0, 2.0, 4.0]))
     assert axes.get_title(loc="left") == "mass" and axes.get_xlabel() == "t"
+
+
+@pytest.mark.parametrize("count", [3, 5])
+def test_the_legend_names_the_members_as_a_picture_of_one_does(tmp_path, count):
+    path = tmp_path / "run.h5"
+    with h5py.File(path, "w") as file:
+        file.attrs.update(kind="output", input=f'[equation]\nD = 1\n[ensemble]\n"equation.D" = {[0.5] * count}\n')
+        file.update({"time": [0.0], "step": [0], "x": centres(7), "member": range(count), "u": np.zeros((count, 1, 7))})
+        file.update({"diagnostics/time": [0.0], "diagnostics/step": [0], "diagnostics/mass": np.zeros((count, 1))})
+    (axes,) = diagnostics_figure(read_view(path)).axes
+    values = " (D = 0.5)" if count == 3 else ""  # too many to have long names
+    names = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert names == [f"member = {member}{values}" for member in range(count)]
+    assert axes.get_title(loc="left") == "mass"
+
+
+@pytest.mark.parametrize("places, ends", [({"x": centres(10)}, (0.0, 2.5)), ({"x": centres(10)[::-1]}, (-0.5, 9.5))])
+def test_all_columns_of_probes_are_equally_wide(plane, places, ends):
+    probes = Probes("u", "1", places, np.array([0.0, 0.2, 0.4]))
+    view = dataclasses.replace(read_view(plane), probes={"line": probes})
+    (image,) = probes_figure(view, "line", np.ones((3, 10))).axes[0].images
+    assert image.get_extent() == pytest.approx([*ends, 0.5, -0.1])
+
+
+def test_equal_samples_of_probes_are_drawn_with_different_dashes(plane):
+    probes = Probes("u", "1", {"x": centres(5)}, np.array([0.0, 0.2, 0.4]))
+    view = dataclasses.replace(read_view(plane), probes={"line": probes})
+    axes = probes_figure(view, "line", np.ones((3, 5))).axes[0]
+    assert len({str(line._dash_pattern) for line in axes.lines}) == 5
+    assert not axes.spines["right"].get_visible()
+
+
+@pytest.mark.parametrize("errors", [(9e-5, 4e-5, 2e-5), (2.9e-5, 2.4e-5, 2.2e-5), (1e-3, 1e-9, 1e-14)])
+def test_errors_have_labels_in_any_range(tmp_path, monkeypatch, errors):
+    drawn = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: drawn.append(figure))
+    study = {"title": "space", "label": "cells", "sizes": (32, 48, 64), "errors": errors, "observed": 2, "promised": 2}
+    save(tmp_path / "a.png", "costs $5", [study, study])
+    drawn[0].draw_without_rendering()
+    axes = drawn[0].axes[0]
+    low, high = axes.get_ylim()
+    ticks = [*axes.yaxis.get_major_ticks(), *axes.yaxis.get_minor_ticks()]
+    assert sum(bool(tick.label1.get_text()) for tick in ticks if low <= tick.get_loc() <= high) >= 2
+
+
+def test_the_colour_bar_of_a_result_is_as_high_as_the_picture():
+    places = {"x": centres(8), "y": centres(6)}
+    figure = result_figure(Result("a", None, "misfit", {}, {"u": np.eye(8, 6)}, places, {}))
+    figure.draw_without_rendering()
+    (axes,) = figure.axes
+    picture, bar = axes.get_window_extent(), axes.child_axes[0].get_window_extent()
+    assert (bar.y0, bar.y1) == pytest.approx((picture.y0, picture.y1)) and 0 < bar.x0 - picture.x1 < 0.1 * picture.width
+    assert figure._suptitle.get_window_extent().x0 == pytest.approx(picture.x0, abs=2)
+
+
+def test_a_short_name_stands_above_the_colour_bar(tmp_path):
+    path = write_output(tmp_path / "run.h5", SHAPES[2])
+    with h5py.File(path, "r+") as file:
+        file["v"].attrs.update(long_name="v", units="1")
+    (bar,) = field_figure(select(read_view(path))).axes[0].child_axes
+    bar.figure.draw_without_rendering()
+    name, box = bar.yaxis.label.get_window_extent(), bar.get_window_extent()
+    assert bar.get_ylabel() == "v" and name.y0 >= box.y1 and box.x0 - 2 <= name.x0 <= box.x1
 
 
 def test_no_diagnostics(tmp_path):
