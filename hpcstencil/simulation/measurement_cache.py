@@ -14,6 +14,7 @@ from typing import Any
 from hpcstencil import __version__
 from hpcstencil.problem.problem import Problem
 from hpcstencil.runtime import cache_folder
+from hpcstencil.symbolic.expressions import as_text
 
 
 def store() -> Path | None:
@@ -27,10 +28,9 @@ def key(problem: Problem, what: str) -> str:
 
     It contains a hash of everything in the problem that the compiled code depends on.
     """
-    numerics = problem.config.numerics
-    text = repr(
-        (__version__, what, sorted(problem.trees.items()), numerics.order, numerics.precision, numerics.integrator)
-    )
+    numerics, names = problem.config.numerics, sorted(problem.trees)
+    trees = as_text(problem.trees[name] for name in names)
+    text = repr((__version__, what, names, trees, numerics.order, numerics.precision, numerics.integrator))
     return f"{what}:{problem.config.equation.name}:{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 

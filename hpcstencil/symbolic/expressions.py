@@ -6,7 +6,7 @@ code, and `stencil_reach` determines how many ghost cells it needs. This module 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, ClassVar, TypeVar, Union, dataclass_transform
@@ -48,6 +48,25 @@ class Node:
             elif isinstance(value, tuple):
                 found.extend(item for item in value if isinstance(item, Node))
         return tuple(found)
+
+    @cached_property
+    def kinds(self) -> frozenset[type[Node]]:
+        """The classes of the nodes in the tree."""
+        return frozenset((type(self),)).union(*(child.kinds for child in self.children))
+
+    @cached_property
+    def apart(self) -> tuple[Any, ...]:
+        """The values of the node's fields, with None in the place of each sub-tree."""
+
+        def without(value: Any) -> Any:
+            if isinstance(value, tuple) and any(isinstance(item, Node) for item in value):
+                return tuple(map(without, value))
+            return None if isinstance(value, Node) else value
+
+        return tuple(without(getattr(self, field.name)) for field in fields(self))
+
+    def __repr__(self) -> str:
+        return as_text((self,))
 
     def __add__(self, other: Operand) -> Node:
         return Pointwise("add", (self, node(other)))
@@ -108,9 +127,10 @@ N = TypeVar("N", bound=Node)
 def frozen(cls: type[N]) -> type[N]:
     """Decorator that turns a class of nodes into a frozen dataclass with a cached hash.
 
-    A hash depends on the whole sub-tree. Sub-trees are shared, so without the cache each would be hashed once per use.
+    A hash depends on the whole sub-tree, and so does equality. Sub-trees are shared, so without the cache, and without
+    `_equal`, each would be hashed and compared once per use.
     """
-    made = dataclass(frozen=True)(cls)
+    made = dataclass(frozen=True, repr=False)(cls)
     first = made.__hash__
 
     def remembered(self: object) -> int:
@@ -120,7 +140,32 @@ def frozen(cls: type[N]) -> type[N]:
         return int(known)
 
     made.__hash__ = remembered  # type: ignore[method-assign]  # on purpose, before there are instances
+    made.__eq__ = _equal  # type: ignore[method-assign, assignment]
     return made
+
+
+def _equal(one: Node, other: object) -> bool:
+    """Whether two trees are equal.
+
+    Each pair of sub-trees is compared once, however often both are used. Equal nodes remember one of them as ``_same``, so that
+    they need not be compared again.
+    """
+    found, seen, pending = list[tuple[Node, Node]](), set[tuple[int, int]](), [(one, other)]
+    while pending:
+        a, b = pending.pop()
+        if type(a) is not type(b):
+            return False
+        first, second = a.__dict__.get("_same", a), b.__dict__.get("_same", b)
+        if first is second or (id(first), id(second)) in seen:
+            continue
+        if hash(a) != hash(b) or a.apart != b.apart:
+            return False
+        seen.add((id(first), id(second)))
+        found.append((a, b))
+        pending.extend(zip(a.children, b.children, strict=True))
+    for a, b in found:
+        b.__dict__["_same"] = a.__dict__.get("_same", a)
+    return True
 
 
 @frozen
@@ -369,6 +414,18 @@ def bottom_up(tree: Node, leaves: tuple[type[Node], ...] = ()) -> Iterator[Node]
             pending.extend((child, False) for child in reversed(part.children))
 
 
+def as_text(trees: Iterable[Node]) -> str:
+    """Return a text that determines the trees, with a line for each distinct node, however often it is used."""
+    numbers, lines = dict[Node, int](), list[str]()
+    for tree in trees:
+        for part in bottom_up(tree):
+            if part not in numbers:
+                numbers[part] = len(numbers)
+                lines.append(f"{type(part).__name__} {part.apart} {[numbers[child] for child in part.children]}")
+        lines.append(f"tree {numbers[tree]}")
+    return "\n".join(lines)
+
+
 def size_and_height(tree: Node) -> tuple[int, int]:
     """(number of nodes, number of levels) of the tree. A shared node counts once per use."""
     known: dict[int, tuple[int, int]] = {}
@@ -432,7 +489,7 @@ def varies(tree: Node) -> bool:
 
     If not, it can be computed in any cell from coordinates and time, and its ghost cells need no exchange.
     """
-    return any(isinstance(part, Field) for part in walk(tree))
+    return Field in tree.kinds
 
 
 def has_own_ghosts(operand: Node) -> bool:

@@ -67,3 +67,20 @@ def test_a_laplacian_is_computed_once_where_steps_are_reversed(tmp_path):
     assert len(looked_at) == 6  # and three times the product that the transposed step differentiates
     read = {array for one in passes for array, _, _ in one.inputs}
     assert {array for one in passes for array in one.outputs} <= {*read, *step.plan.ends}
+
+
+@pytest.mark.parametrize("shape", [(12, 8), (12, 8, 8)])
+def test_steps_of_a_gas_between_walls_are_reversed(shape):
+    """Cells beside walls take derivatives of conditions too, so the passes read many planes."""
+    walls = {axis: {"neumann": 0.0} for axis in "xyz"[: len(shape)]}
+    still = {f"m{axis}": {axis: {"dirichlet": 0.0}} for axis in walls}
+    problem = problem_of(
+        grid={"shape": shape},
+        equation={"name": "euler"},
+        boundary={**walls, **still},
+        numerics={"integrator": "ssprk2"},
+        objective={"energy": "integral(E*rho)"},
+        gradient={"of": ["initial.E"]},
+    )
+    step = step_of(adjoint_of(problem, ()).reversing(Decomposed.of(problem, 1, 1).topology, 1))
+    assert max(len(variant.planes) for one in step.passes for variant in one.variants.values()) > 256

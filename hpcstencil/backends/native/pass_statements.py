@@ -358,7 +358,7 @@ def is_separable(tree: Node) -> bool:
 
 def is_scalar(tree: Node) -> bool:
     """Return whether the tree has the same value in all cells."""
-    return not any(isinstance(part, Field | Coordinate) for part in walk(tree))
+    return tree.kinds.isdisjoint((Field, Coordinate))
 
 
 def flattened(tree: Node, whole: Collection[Node] = ()) -> list[tuple[tuple[Node, ...], float, Node]]:

@@ -20,7 +20,7 @@ from hpcstencil.problem.problem import Problem
 from hpcstencil.symbolic.expressions import Field, Node, walk
 
 AXIS_OF = {1: (2,), 2: (0, 2), 3: (0, 1, 2)}  # axes of the problem -> those of the driver
-MOST_PLANES = 256  # largest number of planes that a pass may read or write
+MOST_PLANES = 1024  # largest number of planes that a pass may read or write
 LONG = 150  # a pass with more statements per cell computes one plane at a time
 FEW = 40  # if no pass has more statements, planes that are single rows are computed four at a time
 MOST_SLIDING = 6  # most rows that are read by sliding vectors; each keeps three vectors in registers

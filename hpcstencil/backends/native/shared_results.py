@@ -92,6 +92,8 @@ def computed_alone(root: Node) -> Iterator[Node]:
                 visit(term)
 
     def visit(tree: Node) -> None:
+        if tree in found:  # trees share parts, which would be visited once per use
+            return
         found[tree] = None
         if isinstance(tree, OPERATORS):
             merged.update(part for child in tree.children for part in walk(child))
@@ -103,5 +105,5 @@ def computed_alone(root: Node) -> Iterator[Node]:
 
     visit_terms(root)
     for tree in found:
-        if tree not in merged and not isinstance(tree, Neighbour) and any(isinstance(p, OPERATORS) for p in walk(tree)):
+        if tree not in merged and not isinstance(tree, Neighbour) and not tree.kinds.isdisjoint(OPERATORS):
             yield tree
