@@ -51,8 +51,8 @@ class FiniteCheck:
                 what = f"field '{name}'" if name in state.fields else f"'{name}'"
                 kept = "" if self.path is None else f". {self.path} keeps the snapshots before"
                 raise NumericsError(
-                    f"{what} is {where} at step {state.clock.step}, t = {state.clock.time:g}: the run is unstable; try a "
-                    f"smaller time.{problem.config.time.given}{kept}"
+                    f"{what} is {where} at step {state.clock.step}, t = {state.clock.time:g}: the run is unstable, or its "
+                    f"equation divides by 0 there; try a smaller time.{problem.config.time.given}, or correct it{kept}"
                 )
         return low, high
 
