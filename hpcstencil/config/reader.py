@@ -513,9 +513,9 @@ def _fit(raw: Mapping[str, object]) -> FitConfig:
     """Read the table [fit]. Raises InputError for names that are not in gradient.of."""
     _refuse_unknown_keys(raw, "fit")
     section = dict(_section(raw, "fit"))
-    for name in FitConfig().by_name.keys() & section.keys():
-        if isinstance(section[name], Mapping):
-            section[name] = by_dotted_key(f"fit.{name}", section[name])
+    for name in FitConfig().by_name:
+        if isinstance(given := section.get(name), Mapping):
+            section[name] = by_dotted_key(f"fit.{name}", given)
     raw = {**raw, "fit": section}
     fit, known = FitConfig(**_table(raw, "fit")), _gradient(raw).of
     if not known:

@@ -52,6 +52,8 @@ from hpcstencil.symbolic.expressions import (
     Coordinate,
     Field,
     Node,
+    Parameter,
+    Pointwise,
     Reduction,
     Series,
     data_field,
@@ -65,6 +67,8 @@ from hpcstencil.symbolic.parser import Scope, parse
 from hpcstencil.symbolic.stencil_reach import Discretization
 from hpcstencil.validation.errors import InputError
 from hpcstencil.validation.messages import at, shown, wrong
+
+NUMBERS = frozenset((Constant, Parameter, Pointwise))  # the nodes of a tree that is one number
 
 
 def build(config: Config, contents: Mapping[str, ArrayContents] | None = None) -> Problem:
@@ -138,6 +142,7 @@ def _alone(config: Config, contents: Mapping[str, ArrayContents], listed: Collec
     placed = Placed(config, layers.positions)
     faces = of_taken(faces_of(config, model, placed.at_home(layers.trees, "equation"), layers.positions))
     rates, damping = placed.rates(taken(layers.trees), faces), placed.rates(taken(apart), faces)
+    _check_numbers(config, model, rates)
     diagnostics = placed.diagnostics(taken(reduced))
     derived = {key: placed.derived(taken(each), key) for key, each in derived.items()}
     quantities = [tree for each in derived.values() for tree in each.values()]
@@ -347,6 +352,30 @@ def _check_number(tree: Node, key: str, text: str, inside: bool) -> None:
         raise InputError(f"{key}: {shown(text)} is not one number; put it inside {where}")
     for child in tree.children:
         _check_number(child, key, text, inside)
+
+
+def _check_numbers(config: Config, model: Model, rates: Mapping[str, Node]) -> None:
+    """Raise InputError if a part of a right-hand side that is one number, such as 1/0, is not finite."""
+    known = numpy_evaluate.by_node(model.numbers)
+    for name, tree in rates.items():
+        pending, seen = [tree], set[int]()
+        while pending:
+            part = pending.pop()
+            if id(part) in seen:
+                continue
+            seen.add(id(part))
+            if not part.kinds <= NUMBERS or any(
+                isinstance(each, Parameter) and each not in known for each in walk(part)
+            ):
+                pending += part.children
+                continue
+            with np.errstate(all="ignore"):
+                value = numpy_evaluate.evaluate(part, values=known)
+            if not np.isfinite(value):
+                key = at("equation", "rhs", name) if config.equation.name == "custom" else "equation"
+                raise InputError(
+                    f"{key}: expected finite numbers, but a part of the expression is {value:g}; correct it"
+                )
 
 
 def _check_step(problem: Problem) -> None:
