@@ -18,8 +18,8 @@ def start() -> None:
     except SystemExit as leaving:
         if not leaving.code:
             signals.ignore()  # all is done: a signal that comes while Python shuts down must not change the status
-        if not leaving.code and not is_run and (why := standard_streams.unread()):
-            sys.exit(cli.tell(f"hpcstencil: cannot write standard output: {why}; redirect it to another place", 4))
+            if not is_run and (why := standard_streams.unread()):
+                sys.exit(cli.tell(f"hpcstencil: cannot write standard output: {why}; redirect it to another place", 4))
         raise
 
 

@@ -52,8 +52,6 @@ from hpcstencil.symbolic.expressions import (
     Coordinate,
     Field,
     Node,
-    Parameter,
-    Pointwise,
     Reduction,
     Series,
     data_field,
@@ -67,8 +65,6 @@ from hpcstencil.symbolic.parser import Scope, parse
 from hpcstencil.symbolic.stencil_reach import Discretization
 from hpcstencil.validation.errors import InputError
 from hpcstencil.validation.messages import at, shown, wrong
-
-NUMBERS = frozenset((Constant, Parameter, Pointwise))  # the nodes of a tree that is one number
 
 
 def build(config: Config, contents: Mapping[str, ArrayContents] | None = None) -> Problem:
@@ -364,9 +360,7 @@ def _check_numbers(config: Config, model: Model, rates: Mapping[str, Node]) -> N
             if id(part) in seen:
                 continue
             seen.add(id(part))
-            if not part.kinds <= NUMBERS or any(
-                isinstance(each, Parameter) and each not in known for each in walk(part)
-            ):
+            if not numpy_evaluate.is_number(part, known):
                 pending += part.children
                 continue
             with np.errstate(all="ignore"):

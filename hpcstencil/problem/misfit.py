@@ -61,8 +61,8 @@ def misfit_of(config: Config, tree: Node, key: str, text: str) -> tuple[Node, Mi
     ``key`` and ``text`` are those of the objective in the input. Raises InputError unless the sums are added to the rest,
     multiplied by numbers at most, and unless each is of samples of the same table, data, the time and numbers.
     """
-    names = {samples_field(name): name for name in config.probes}
-    data = {data_field(name): name for name in config.objective.data}
+    names: dict[Node, str] = {samples_field(name): name for name in config.probes}
+    data: dict[Node, str] = {data_field(name): name for name in config.objective.data}
     beside = substitute(tree, lambda part: ZERO if isinstance(part, Reduction) and part.kind == SUM else None)
     outside = [names[part] for part in walk(beside) if part in names]
     if outside:

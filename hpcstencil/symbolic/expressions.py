@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
+from operator import attrgetter
 from typing import Any, ClassVar, TypeVar, Union, dataclass_transform
 
 from hpcstencil.numerics.finite_differences import Stencil
@@ -52,7 +53,7 @@ class Node:
     @cached_property
     def kinds(self) -> frozenset[type[Node]]:
         """The classes of the nodes in the tree."""
-        return frozenset((type(self),)).union(*(child.kinds for child in self.children))
+        return frozenset((type(self),)).union(*map(attrgetter("kinds"), self.children))
 
     @cached_property
     def apart(self) -> tuple[Any, ...]:
@@ -65,8 +66,36 @@ class Node:
 
         return tuple(without(getattr(self, field.name)) for field in fields(self))
 
+    # The text, the hash and equality depend on the whole tree. Sub-trees are shared, so each is written, hashed and compared
+    # once, however often it is used.
+
     def __repr__(self) -> str:
         return as_text((self,))
+
+    def __hash__(self) -> int:
+        known = self.__dict__.get("_hash")
+        if known is None:
+            known = self.__dict__["_hash"] = hash((type(self), self.apart, self.children))
+        return int(known)
+
+    def __eq__(self, other: object) -> bool:
+        """Whether two trees are equal. Equal nodes remember one of them as ``_same``, and are not compared again."""
+        found, seen, pending = list[tuple[Node, Node]](), set[tuple[int, int]](), [(self, other)]
+        while pending:
+            a, b = pending.pop()
+            if not isinstance(b, Node) or type(a) is not type(b):
+                return False
+            first, second = a.__dict__.get("_same", a), b.__dict__.get("_same", b)
+            if first is second or (id(first), id(second)) in seen:
+                continue
+            if hash(a) != hash(b) or a.apart != b.apart:
+                return False
+            seen.add((id(first), id(second)))
+            found.append((a, b))
+            pending.extend(zip(a.children, b.children, strict=True))
+        for a, b in found:
+            b.__dict__["_same"] = a.__dict__.get("_same", a)
+        return True
 
     def __add__(self, other: Operand) -> Node:
         return Pointwise("add", (self, node(other)))
@@ -123,49 +152,10 @@ class Node:
 N = TypeVar("N", bound=Node)
 
 
-@dataclass_transform(frozen_default=True)
+@dataclass_transform(frozen_default=True, eq_default=False)
 def frozen(cls: type[N]) -> type[N]:
-    """Decorator that turns a class of nodes into a frozen dataclass with a cached hash.
-
-    A hash depends on the whole sub-tree, and so does equality. Sub-trees are shared, so without the cache, and without
-    `_equal`, each would be hashed and compared once per use.
-    """
-    made = dataclass(frozen=True, repr=False)(cls)
-    first = made.__hash__
-
-    def remembered(self: object) -> int:
-        known = self.__dict__.get("_hash")
-        if known is None:
-            known = self.__dict__["_hash"] = first(self)
-        return int(known)
-
-    made.__hash__ = remembered  # type: ignore[method-assign]  # on purpose, before there are instances
-    made.__eq__ = _equal  # type: ignore[method-assign, assignment]
-    return made
-
-
-def _equal(one: Node, other: object) -> bool:
-    """Whether two trees are equal.
-
-    Each pair of sub-trees is compared once, however often both are used. Equal nodes remember one of them as ``_same``, so that
-    they need not be compared again.
-    """
-    found, seen, pending = list[tuple[Node, Node]](), set[tuple[int, int]](), [(one, other)]
-    while pending:
-        a, b = pending.pop()
-        if type(a) is not type(b):
-            return False
-        first, second = a.__dict__.get("_same", a), b.__dict__.get("_same", b)
-        if first is second or (id(first), id(second)) in seen:
-            continue
-        if hash(a) != hash(b) or a.apart != b.apart:
-            return False
-        seen.add((id(first), id(second)))
-        found.append((a, b))
-        pending.extend(zip(a.children, b.children, strict=True))
-    for a, b in found:
-        b.__dict__["_same"] = a.__dict__.get("_same", a)
-    return True
+    """Decorator that turns a class of nodes into a frozen dataclass, which is compared and written as a `Node`."""
+    return dataclass(frozen=True, eq=False, repr=False)(cls)
 
 
 @frozen

@@ -30,6 +30,7 @@ from hpcstencil.symbolic.expressions import (
 )
 
 FUNCTIONS = functions(np, np.float64)
+NUMBERS = frozenset((Constant, Parameter, Pointwise))  # classes of the nodes of a tree that is one number
 CELLS_AT_ONCE = 2**18
 ROUNDED = 1e-15  # relative tolerance for rounding in the time of the last sample of a series
 SAMPLES = 65  # sample points per axis for the bound of a parameter
@@ -113,19 +114,19 @@ def by_node(parameters: Mapping[str, float | np.ndarray]) -> dict[Node, Any]:
     return {Parameter(name): np.float64(value) if np.ndim(value) == 0 else value for name, value in parameters.items()}
 
 
+def is_number(tree: Node, known: Mapping[Node, Any]) -> bool:
+    """Whether a tree has a value that depends only on constants and the ``known`` parameters."""
+    return tree.kinds <= NUMBERS and all(part in known for part in walk(tree) if isinstance(part, Parameter))
+
+
 def taken(tree: Node, parameters: Mapping[str, float | np.ndarray]) -> Node:
     """Remove branches that are never taken: replace each where() by one of its branches if its condition depends only on
     constants and ``parameters``."""
     known = by_node(parameters)
-
-    def decided(condition: Node) -> bool:
-        return all(part in known if isinstance(part, Parameter) else isinstance(part, Constant | Pointwise)
-                   for part in walk(condition))  # fmt: skip
-
     made: dict[int, Node] = {}
     for part in bottom_up(tree):
         match rebuilt(part, lambda child: made[id(child)]):
-            case Pointwise("where", (condition, yes, no)) if decided(condition):
+            case Pointwise("where", (condition, yes, no)) if is_number(condition, known):
                 made[id(part)] = yes if evaluate(condition, values=known) else no
             case new:
                 made[id(part)] = new
