@@ -69,6 +69,22 @@ def test_a_laplacian_is_computed_once_where_steps_are_reversed(tmp_path):
     assert {array for one in passes for array in one.outputs} <= {*read, *step.plan.ends}
 
 
+def test_an_operand_that_two_stages_read_is_computed_once():
+    """The memories ψ move before the memories ζ, which read ψ/ρ in neighbouring cells, as q does after them."""
+    layer = {"cpml": {"width": 5.0}}
+    step = step_of(
+        problem_of(
+            grid={"shape": (40, 30), "upper": (40.0, 30.0)},
+            equation={"name": "acoustic", "rho": "1 + 0.1*x"},
+            boundary={"x": layer, "y": layer},
+            numerics={"integrator": "leapfrog"},
+        )
+    )
+    operands = [array.operand for array in step.plan.arrays if isinstance(array.operand, Pointwise)]
+    assert len(operands) == len(set(operands)) == 2
+    assert len(step.parts) == 3  # p; ψ; ζ, q and p
+
+
 @pytest.mark.parametrize("shape", [(12, 8), (12, 8, 8)])
 def test_steps_of_a_gas_between_walls_are_reversed(shape):
     """Cells beside walls take derivatives of conditions too, so the passes read many planes."""

@@ -56,7 +56,7 @@ int main() {
     for (int f = 0; f < GIVEN; f++) sums->field[f].wanted = 1, sums->field[f].exponent = 1, sums->field[f].bits = 45;
     set_field_sums(sums, nullptr);
     int64_t beyond[AXES], lines[2] = {0, 0};
-    reach_of_steps(16, beyond);
+    reach_of_steps(MAX_STEPS, beyond);
     for (int a = 0; a < 2; a++) lines[a] = count[a] + 2 * beyond[a];
     int64_t* line = (int64_t*)malloc((lines[0] * lines[1] + 1) * sizeof(int64_t));
     Run* added = (Run*)malloc(lines[0] * lines[1] * sizeof(Run));

@@ -15,6 +15,10 @@ static void for_steps(long steps, bool given, With with) {
 // passes have many statements.
 static const double MOVES = STATEMENTS < 20 ? 1 : 20 / STATEMENTS;
 
+// The part of a plane's memory that an array holds in use in three dimensions if it is 0 outside absorbing layers. Most
+// planes cross a layer. How wide the layers are is not known yet.
+constexpr double IN_LAYERS = 1.0 / 3;
+
 // The fields that hold values outside absorbing layers. Costs are those outside layers, where most cells of a large
 // grid are.
 static long fields_outside_layers() {
@@ -37,10 +41,9 @@ static Blocking cheapest_tiles(const Call& call, long steps, bool one_sweep, lon
         for (long p2 = 1; p2 == 1 || call.count[2] / p2 >= 256; p2 *= 2)
             for (long p1 = 1; p1 == 1 || call.count[1] / p1 >= 8; p1++) {
                 long tile1 = (call.count[1] + p1 - 1) / p1, tile2 = (call.count[2] + p2 - 1) / p2;
-                // Memories of layers count in three dimensions, where most planes cross a layer.
                 double bytes = pipe.cells(tile1, tile2, p1 == 1 && needs_no_neighbours(call, 1),
-                                          p2 == 1 && needs_no_neighbours(call, 2), flat)
-                               * (double)sizeof(real);
+                                          p2 == 1 && needs_no_neighbours(call, 2), flat ? 0 : IN_LAYERS)
+                               * sizeof(real);
                 long p0 = 1, tiles = p1 * p2;
                 while (p0 * tiles % threads && p0 * tiles < 4 * threads && call.count[0] / (p0 + 1) >= 16) p0++;
                 double work = 0, tile0 = (double)call.count[0] / p0;

@@ -4,33 +4,38 @@
 #include "layers.hpp"
 #include "threads.hpp"
 
-// Ranges of cells to prefetch while others are computed. They are prefetched a few cache lines at a time, because a
+// Blocks of cells to prefetch while others are computed. They are prefetched a few cache lines at a time, because a
 // processor stalls if more loads are outstanding than it can track.
 struct Prefetch {
-    struct Range {
+    struct Block {
         const real* from;
-        long lines;
+        long lines, rows, pitch;
     };
-    List<Range> range{2 * ARRAYS * AT_ONCE};
-    long ranges = 0, lines = 0, portion = 1, at = 0;
+    std::vector<Block> block;
+    size_t at = 0;
+    long done = 0, lines = 0, portion = 1;  // done: lines of the row that comes next
 
-    // Prefetches the remaining cells, then removes all ranges.
+    // Prefetches the remaining cells, then removes all blocks.
     void clear() {
-        while (at < ranges) next_portion();
-        ranges = lines = at = 0;
+        while (at < block.size()) next_portion();
+        block.clear(), at = 0, lines = 0;
     }
-    void add(const real* from, long cells) {
+    void add(const real* from, long cells, long rows = 1, long pitch = 0) {
+        if (cells <= 0 || rows <= 0) return;
+        if (pitch - cells < LANES) cells += (rows - 1) * pitch, rows = 1;
         long more = round_up(cells, LANES) / LANES;
-        if (more) range[ranges++] = {from, more}, lines += more;
+        block.push_back({from, more, rows, pitch}), lines += more * rows;
     }
     void divide(long portions) { portion = lines / max(1, portions) + 1; }
     void next_portion() {
-        for (long left = portion; left && at < ranges;) {
-            const real* from = range[at].from;
-            long n = min(left, range[at].lines);
-            for (long m = 0; m < n; m++) __builtin_prefetch(from + m * LANES, 0, 2);
-            left -= n, range[at].from += n * LANES, range[at].lines -= n;
-            if (!range[at].lines) at++;
+        for (long left = portion; left && at < block.size();) {
+            Block& next = block[at];
+            long n = min(left, next.lines - done);
+            for (long m = done; m < done + n; m++) __builtin_prefetch(next.from + m * LANES, 0, 2);
+            left -= n, done += n;
+            if (done < next.lines) continue;
+            done = 0, next.from += next.pitch;
+            if (!--next.rows) at++;
         }
     }
 };

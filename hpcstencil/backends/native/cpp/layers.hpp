@@ -112,16 +112,23 @@ struct Layers {
         }
     }
 
-    // Calls body(x0, x1) for the cells of row (i, j) in which an array must hold values.
+    // Calls body(j0, j1, x0, x1) for the cells of plane i in which an array must hold values, among those given.
     template <class Body>
-    void each_kept(int array, long i, long j, long x0, long x1, Body body) const {
+    void each_kept(int array, long i, long j0, long j1, long x0, long x1, Body body) const {
         int axes = layers_of[array];
-        if (!axes || (axes & 1 && near(0, i)) || (axes & 2 && near(1, j))) return body(x0, x1);
-        if (!(axes & 4)) return;
-        long left = min(x1, lo[2] + margin(2)), right = max(x0, hi[2] - margin(2));
-        if (left >= right) return body(x0, x1);
-        if (x0 < left) body(x0, left);
-        if (right < x1) body(right, x1);
+        if (!axes || (axes & 1 && near(0, i))) return body(j0, j1, x0, x1);
+        long top = axes & 2 ? min(j1, max(j0, lo[1] + margin(1))) : j0,
+             bottom = axes & 2 ? max(top, min(j1, hi[1] - margin(1))) : j1;
+        if (j0 < top) body(j0, top, x0, x1);
+        if (axes & 4 && top < bottom) {
+            long left = min(x1, lo[2] + margin(2)), right = max(x0, hi[2] - margin(2));
+            if (left >= right) body(top, bottom, x0, x1);
+            else {
+                if (x0 < left) body(top, bottom, x0, left);
+                if (right < x1) body(top, bottom, right, x1);
+            }
+        }
+        if (bottom < j1) body(bottom, j1, x0, x1);
     }
 
     // Whether all rows of plane i of an array hold values.
@@ -130,15 +137,15 @@ struct Layers {
     // Whether no pass reads plane i of an array.
     bool is_empty(int array, long i) const { return layers_of[array] == 1 && !near(0, i); }
 
-    // Calls body(x0, x1) for the cells of row (i, j) in which an array is 0 whatever its memory holds, or, without
-    // ``zero``, for the others.
+    // Calls body(j0, j1, x0, x1) for the cells of plane i in which an array is 0 whatever its memory holds, or, without
+    // ``zero``, for the others, among those given.
     template <class Body>
-    void each_piece(int array, bool zero, long i, long j, long x0, long x1, Body body) const {
+    void each_piece(int array, bool zero, long i, long j0, long j1, long x0, long x1, Body body) const {
         if (layers_of[array])
-            each_region(i, 1, j, j + 1, x0, x1, [&](int mask, long, long, long from, long to) {
-                if (vanishes(array, mask) == zero) body(from, to);
+            each_region(i, 1, j0, j1, x0, x1, [&](int mask, long from, long to, long v0, long v1) {
+                if (vanishes(array, mask) == zero) body(from, to, v0, v1);
             });
-        else if (!zero) body(x0, x1);
+        else if (!zero) body(j0, j1, x0, x1);
     }
 
     // Stores zeros in the margins that belong to a region of ``each_region``, for the outputs of a pass in ``out``. In

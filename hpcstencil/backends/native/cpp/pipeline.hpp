@@ -210,16 +210,25 @@ struct Pipeline {
         return round_up(tile + 2 * beyond(r, 2, whole), LANES) + 2 * LANES;
     }
     long rows(int r, long tile, bool whole) const { return tile + 2 * beyond(r, 1, whole); }
+    long ring_cells(int r, long tile1, long tile2, bool whole1, bool whole2) const {
+        return round_up(ring[r].planes * rows(r, tile1, whole1) * pitch(r, tile2, whole2), LANES);
+    }
     long beyond(int r, int a, bool whole) const {
         const Level& l = level[ring[r].level];
         return (whole ? 0 : l.reach[a]) + l.deep[a] + ring[r].width[a];
     }
-    // Cells of all rings, or of those that hold values outside absorbing layers.
-    long cells(long tile1, long tile2, bool whole1, bool whole2, bool outside_layers = false) const {
+    // Cells of all rings. Those of arrays that are 0 outside absorbing layers count by the ``weight``.
+    double cells(long tile1, long tile2, bool whole1, bool whole2, double weight) const {
+        double sum = 0;
+        for (int r = 0; r < rings; r++)
+            if (ring[r].memory == r)
+                sum += (layers_of[ring[r].array] ? weight : 1) * ring_cells(r, tile1, tile2, whole1, whole2);
+        return sum;
+    }
+    long cells(long tile1, long tile2, bool whole1, bool whole2) const {
         long sum = 0;
         for (int r = 0; r < rings; r++)
-            if (ring[r].memory == r && (!outside_layers || !layers_of[ring[r].array]))
-                sum += round_up(ring[r].planes * rows(r, tile1, whole1) * pitch(r, tile2, whole2), LANES);
+            if (ring[r].memory == r) sum += ring_cells(r, tile1, tile2, whole1, whole2);
         return sum + 2 * LANES;  // vectors may begin before the first row and end after the last one
     }
 };

@@ -11,7 +11,7 @@ struct Buffer {
     void* reserve(size_t wanted) {
         if (wanted > size) {
             free(data);
-            bool huge = wanted > (size_t(32) << 20);  // in pages of 2 MB: fewer page faults
+            bool huge = wanted > (size_t(2) << 20);  // in pages of 2 MB: fewer page faults
             size = round_up(wanted, huge ? 1 << 21 : 1 << 16);
             data = (char*)aligned_alloc(huge ? 1 << 21 : 4096, size);
 #if defined(MADV_HUGEPAGE)

@@ -192,20 +192,19 @@ struct Tile {
     }
 
     // Starts to prefetch the cells of planes i .. i + AT_ONCE - 1 that will be loaded from this block, a portion after
-    // each ROWS rows of a pass. The cells between the rows of a narrow tile are prefetched too.
+    // each call of a pass.
     void prefetch(long i) {
         const Work& w = work[0];
-        long x0 = max(0, w.x0), j0 = max(0, w.j0), rows = min(call.count[1], w.j1) - j0;
+        long x0 = max(0, w.x0), j0 = max(0, w.j0);
         upcoming.clear();
         for (long n = max(i, max(0, w.lo)); n < min(i + AT_ONCE, min(call.count[0], w.hi)); n++)
             for (int f = 0; f < pipe.loaded; f++)
-                if (rows > 1 && plan.layers.holds_planes(loaded_array(f), n))
-                    upcoming.add(job.source[f] + (n * source_size(f, 1) + j0) * source_size(f, 2) + x0,
-                                 (rows - 1) * source_size(f, 2) + min(call.count[2], w.x1) - x0);
-                else if (rows == 1)
-                    plan.layers.each_kept(loaded_array(f), n, j0, x0, min(call.count[2], w.x1), [&](long x, long end) {
-                        upcoming.add(job.source[f] + (n * source_size(f, 1) + j0) * source_size(f, 2) + x, end - x);
-                    });
+                plan.layers.each_kept(loaded_array(f), n, j0, min(call.count[1], w.j1), x0, min(call.count[2], w.x1),
+                                      [&](long j, long end, long x, long stop) {
+                                          long pitch = source_size(f, 2);
+                                          upcoming.add(job.source[f] + (n * source_size(f, 1) + j) * pitch + x,
+                                                       stop - x, end - j, pitch);
+                                      });
         upcoming.divide(portions);
     }
 
@@ -245,10 +244,14 @@ struct Tile {
                                 true);
                 plan.layers.clear_margins(pass, out, true, mask, i + k, j0, j1, x0, x1);
             };
-            for (long j = w.j0; j < w.j1; j += ROWS) {
-                plan.layers.each_region(i + k, pass.at_once, j, min(j + ROWS, w.j1), w.x0, w.x1, compute);
-                upcoming.next_portion();
-            }
+            plan.layers.each_region(
+                i + k, pass.at_once, w.j0, w.j1, w.x0, w.x1, [&](int mask, long j0, long j1, long x0, long x1) {
+                    long rows = ROWS * (w.x1 - w.x0) / (x1 - x0);  // narrow regions have more
+                    for (long j = j0; j < j1; j += rows) {
+                        compute(mask, j, min(j + rows, j1), x0, x1);
+                        upcoming.next_portion();
+                    }
+                });
             w.injected.add(call, pass, i + k, pass.at_once, out, w.j0, w.j1, w.x0, w.x1);
             record_cells(w.records, call, pass, i + k, out, from, to);
         }
@@ -334,15 +337,24 @@ struct Tile {
             long j0, j1, x0, x1;
             region(0, 1, j0, j1), region(0, 2, x0, x1);
             real* p = plane(r, i);
-            for (long j = j0; j < j1; j++)
-                plan.layers.each_kept(loaded_array(f), i, j, x0, x1, [&](long from, long to) {
-                    load_row(f, p + j * layout[r].pitch, i, j, from, to);
-                });
+            plan.layers.each_kept(loaded_array(f), i, j0, j1, x0, x1, [&](long j, long end, long from, long to) {
+                load_rows(f, p, layout[r].pitch, i, j, end, from, to);
+            });
         }
         for (int f = 0; f < pipe.loaded; f++) fill_ghosts(pipe.load[f], i);
     }
 
     int loaded_array(int f) const { return pipe.ring[pipe.load[f]].array; }
+
+    // Loads cells of plane i of a field. Those of the block itself are rows of the same array.
+    void load_rows(int f, real* to, long pitch, long i, long j0, long j1, long x0, long x1) const {
+        bool here = i >= 0 && i < call.count[0] && x0 >= 0 && x1 <= call.count[2];
+        long mine = here ? min(j1, max(j0, 0)) : j1, end = here ? max(mine, min(j1, call.count[1])) : j1;
+        for (long j = j0; j < mine; j++) load_row(f, to + j * pitch, i, j, x0, x1);
+        const real* from = job.source[f] + i * source_size(f, 1) * source_size(f, 2);
+        for (long j = mine; j < end; j++) copy(to + j * pitch + x0, from + j * source_size(f, 2) + x0, x1 - x0);
+        for (long j = end; j < j1; j++) load_row(f, to + j * pitch, i, j, x0, x1);
+    }
 
     void load_row(int f, real* to, long i, long j, long x0, long x1) const {
         long index[AXES] = {i, j, 0};
@@ -391,30 +403,41 @@ struct Tile {
 
     void write_out(long i) {
         EdgeExchange::Stored done;
-        for (int f = 0; f < pipe.stored; f++) {
-            int r = pipe.store[f], array = pipe.ring[r].array;
-            real* p = plane(r, i);
-            for (long j = from[1]; j < to[1]; j++) {
-                real *row = p + j * layout[r].pitch,
-                     *target = job.target[f] + (i * target_size(1) + j) * target_size(2);
-                if (f >= GIVEN && call.error_sums) {
-                    errors.sum[f - GIVEN].add_row(row + from[2], to[2] - from[2]);
-                    continue;
-                }
-                auto clear = [&](long x0, long x1) { Layers::clear(row, x0, x1); };
-                if (job.stores_edges) call.edges->put(call, done, f, i, j, row, from[2], to[2], plan.non_temporal);
-                if (job.stays[f]) {
-                    if (job.last) results.add(f, row + from[2], to[2] - from[2]);
-                    continue;
-                }
-                if (job.last || !job.keeps_zeros) plan.layers.each_piece(array, true, i, j, from[2], to[2], clear);
-                auto store = [&](long x0, long x1) { copy_out(target + x0, row + x0, x1 - x0, plan.non_temporal); };
-                if (job.last) results.store(f, target + from[2], row + from[2], to[2] - from[2], plan.non_temporal);
-                else if (job.keeps_zeros) plan.layers.each_piece(array, false, i, j, from[2], to[2], store);
-                else store(from[2], to[2]);
-            }
-        }
+        for (int f = 0; f < pipe.stored; f++) write_out(f, i, done);
         if (job.stores_edges) call.edges->stored(done);
+    }
+
+    void write_out(int f, long i, EdgeExchange::Stored& done) {
+        int r = pipe.store[f], array = pipe.ring[r].array;
+        long pitch = layout[r].pitch, pitch_out = target_size(2), x0 = from[2], n = to[2] - from[2];
+        real *made = plane(r, i), *target = job.target[f] + i * target_size(1) * pitch_out;
+        auto each_row = [&](auto body) {
+            for (long j = from[1]; j < to[1]; j++) body(j, made + j * pitch);
+        };
+        if (f >= GIVEN && call.error_sums)
+            return each_row([&](long, real* row) { errors.sum[f - GIVEN].add_row(row + x0, n); });
+        if (job.stores_edges)
+            each_row([&](long j, real* row) {
+                call.edges->put(call, done, f, i, j, row, x0, to[2], plan.non_temporal);
+            });
+        if (job.stays[f]) {
+            if (job.last) each_row([&](long, real* row) { results.add(f, row + x0, n); });
+            return;
+        }
+        if (job.last || !job.keeps_zeros)
+            plan.layers.each_piece(array, true, i, from[1], to[1], x0, to[2], [&](long j0, long j1, long v0, long v1) {
+                for (long j = j0; j < j1; j++) Layers::clear(made + j * pitch, v0, v1);
+            });
+        auto store = [&](long j0, long j1, long v0, long v1) {
+            for (long j = j0; j < j1; j++)
+                copy_out(target + j * pitch_out + v0, made + j * pitch + v0, v1 - v0, plan.non_temporal);
+        };
+        if (job.last)
+            each_row([&](long j, real* row) {
+                results.store(f, target + j * pitch_out + x0, row + x0, n, plan.non_temporal);
+            });
+        else if (job.keeps_zeros) plan.layers.each_piece(array, false, i, from[1], to[1], x0, to[2], store);
+        else store(from[1], to[1], x0, to[2]);
     }
 
     // The cells per axis of an array of the caller, or of an array that the driver allocated for the block.

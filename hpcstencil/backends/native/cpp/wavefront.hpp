@@ -203,9 +203,10 @@ struct Sweep {
 
     // Copies the cells of a row that its field must hold.
     void copy_row(int f, long i, long j) {
-        wavefront.layers.each_kept(f, i, j, 0, call.count[2], [&](long x0, long x1) {
-            copy(part.row(f, start_drift[f], i, j) + x0, wavefront.row_of(k, f, i, j, start_drift[f]) + x0, x1 - x0);
-        });
+        real* to = part.row(f, start_drift[f], i, j);
+        const real* from = wavefront.row_of(k, f, i, j, start_drift[f]);
+        wavefront.layers.each_kept(f, i, j, j + 1, 0, call.count[2],
+                                   [&](long, long, long x0, long x1) { copy(to + x0, from + x0, x1 - x0); });
     }
 
     void run() {
@@ -351,9 +352,9 @@ struct Sweep {
                 Drift d = drift(q, f);
                 for (long j = j0; j < j1; j++) {
                     if (last)
-                        wavefront.layers.each_piece(f, true, n, j, 0, call.count[2], [&](long x0, long x1) {
-                            Layers::clear(part.row(f, d, n, j), x0, x1);
-                        });
+                        wavefront.layers.each_piece(
+                            f, true, n, j, j + 1, 0, call.count[2],
+                            [&](long, long, long x0, long x1) { Layers::clear(part.row(f, d, n, j), x0, x1); });
                     if (last)
                         results.store(f, (real*)call.results[f] + (n * call.capacity[1] + j) * call.capacity[2],
                                       part.row(f, d, n, j), call.count[2], wavefront.non_temporal);
