@@ -23,8 +23,8 @@ PROBLEMS = {
         f"custom-{name}-2d-4096": Stencil((4096,) * 2, 160, CUSTOM[name], dt=0.01)
         for name in ("cahn-hilliard", "kuramoto-sivashinsky")
     },
-    "acoustic-3d-160-cpml": Waves("acoustic", "p", (160,) * 3, 160, order=4, dt=0.3),
-    "maxwell-3d-160-cpml": Waves("maxwell", "Ez", (160,) * 3, 160, order=2, dt=0.3),
+    "acoustic-3d-160-cpml": Waves("acoustic", "p", (160,) * 3, 480, order=4, dt=0.3),
+    "maxwell-3d-160-cpml": Waves("maxwell", "Ez", (160,) * 3, 480, order=2, dt=0.3),
 }
 
 

@@ -393,7 +393,7 @@ class Planner:
         """
         held: dict[Node, int] = {Field(name, b): number for name, number in values.items() for b in (False, True)}
         read = operands(trees)
-        held |= {tree: self.operands[made] for tree in read if (made := self.made(tree, held, node)) in self.operands}
+        held |= {tree: self.operands[key] for tree in read if (key := self.made(tree, held, node)) in self.operands}
         wanted = levels(trees, held, {operand for operand in read if has_own_ghosts(operand)})
         every = {operand for operand in read if varies(operand) and operand not in held}
         if len(every) > len(wanted) and self.is_long(trees, held, wanted, node):

@@ -112,10 +112,13 @@ struct Layers {
         }
     }
 
-    // Calls body(j0, j1, x0, x1) for the cells of plane i in which an array must hold values, among those given.
+    // Calls body(j0, j1, x0, x1) for the cells of plane i in which an array must hold values, among those given. A ring
+    // holds zeros in most margins, see `clear_ring_margin`.
     template <class Body>
-    void each_kept(int array, long i, long j0, long j1, long x0, long x1, Body body) const {
+    void each_kept(int array, bool ring, long i, long j0, long j1, long x0, long x1, Body body) const {
         int axes = layers_of[array];
+        bool cleared = ring && stays_in_place(array);
+        auto margin = [&](int a) { return cleared ? 0 : Layers::margin(a); };
         if (!axes || (axes & 1 && near(0, i))) return body(j0, j1, x0, x1);
         long top = axes & 2 ? min(j1, max(j0, lo[1] + margin(1))) : j0,
              bottom = axes & 2 ? max(top, min(j1, hi[1] - margin(1))) : j1;

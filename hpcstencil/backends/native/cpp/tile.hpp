@@ -199,7 +199,7 @@ struct Tile {
         upcoming.clear();
         for (long n = max(i, max(0, w.lo)); n < min(i + AT_ONCE, min(call.count[0], w.hi)); n++)
             for (int f = 0; f < pipe.loaded; f++)
-                plan.layers.each_kept(loaded_array(f), n, j0, min(call.count[1], w.j1), x0, min(call.count[2], w.x1),
+                plan.layers.each_kept(loaded_array(f), true, n, j0, min(call.count[1], w.j1), x0, min(call.count[2], w.x1),
                                       [&](long j, long end, long x, long stop) {
                                           long pitch = source_size(f, 2);
                                           upcoming.add(job.source[f] + (n * source_size(f, 1) + j) * pitch + x,
@@ -337,7 +337,7 @@ struct Tile {
             long j0, j1, x0, x1;
             region(0, 1, j0, j1), region(0, 2, x0, x1);
             real* p = plane(r, i);
-            plan.layers.each_kept(loaded_array(f), i, j0, j1, x0, x1, [&](long j, long end, long from, long to) {
+            plan.layers.each_kept(loaded_array(f), true, i, j0, j1, x0, x1, [&](long j, long end, long from, long to) {
                 load_rows(f, p, layout[r].pitch, i, j, end, from, to);
             });
         }

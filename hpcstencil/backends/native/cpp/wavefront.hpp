@@ -205,7 +205,7 @@ struct Sweep {
     void copy_row(int f, long i, long j) {
         real* to = part.row(f, start_drift[f], i, j);
         const real* from = wavefront.row_of(k, f, i, j, start_drift[f]);
-        wavefront.layers.each_kept(f, i, j, j + 1, 0, call.count[2],
+        wavefront.layers.each_kept(f, false, i, j, j + 1, 0, call.count[2],
                                    [&](long, long, long x0, long x1) { copy(to + x0, from + x0, x1 - x0); });
     }
 
