@@ -85,6 +85,21 @@ def test_an_operand_that_two_stages_read_is_computed_once():
     assert len(step.parts) == 3  # p; ψ; ζ, q and p
 
 
+def test_a_sponge_takes_one_table_per_axis():
+    """It damps both fields by one σ, and σ/2 and 1 + σ dt/2 are no further functions to look up."""
+    layer = {"sponge": {"width": 5.0, "strength": 1.0}}
+    step = step_of(
+        problem_of(
+            grid={"shape": (20, 20, 20), "upper": (20.0, 20.0, 20.0)},
+            equation={"name": "wave"},
+            boundary={"x": layer, "y": layer, "z": layer},
+            numerics={"integrator": "leapfrog"},
+        )
+    )
+    assert len(step.text.tables.texts) == 3
+    assert not step.text.fixed.texts
+
+
 @pytest.mark.parametrize("shape", [(12, 8), (12, 8, 8)])
 def test_steps_of_a_gas_between_walls_are_reversed(shape):
     """Cells beside walls take derivatives of conditions too, so the passes read many planes."""

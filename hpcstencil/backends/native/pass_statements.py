@@ -35,6 +35,7 @@ from hpcstencil.symbolic.vanishing import vanishes
 FOR_ALL = ("array", "row", "pitch", "slide", "table", "scalar")
 # What a statement computes with, besides numbers: values, or cells of rows and tables.
 OPERANDS = re.compile(r"\b(?:[vhrsw]\d+|[xj]|in|q)\b")
+FEW_TABLES = 8  # functions of one coordinate that are combined in each cell, and not stored for all cells
 FURTHEST = 7  # largest offset, in cells, at which a sliding vector can be read in both precisions
 Row = tuple[int, int, int]  # an array, and the offsets of a plane and a row
 Term = tuple[tuple[Node, ...], float, str]  # (factors that are the same in all cells, a number, the value in a cell)
@@ -185,7 +186,7 @@ class Cells(Writer):
         axes = axes_of(tree)
         if not axes:
             return self.scalar((tree,), 1.0)
-        if len(axes) == 1 and not changes(tree):
+        if is_tabulated(tree):
             (axis,) = axes
             number, a = self.tables.index(tree), self.axis_of[axis]
             place = f"q.table[{number}]"
@@ -334,10 +335,11 @@ class Cells(Writer):
 def is_fixed(tree: Node) -> bool:
     """Return whether a function of coordinates is stored because it is too expensive to compute in each cell and step.
 
-    A tree that reads neighbours is not stored as a whole; its parts may be. A product of functions of one coordinate each, such
-    as a point source, is not stored either: its factors are in tables, and loading an array takes longer than multiplying them.
+    A tree that reads neighbours is not stored as a whole; its parts may be. Sums and products of a few functions of one
+    coordinate each, such as a point source or a sponge, are not stored either: the functions are in tables, and loading an
+    array takes longer than combining them.
     """
-    if is_separable(tree) or any(isinstance(part, Neighbour) for part in walk(tree)):
+    if any(isinstance(part, Neighbour) for part in walk(tree)) or 0 < len(tabulated(tree)) <= FEW_TABLES:
         return False
     if any(isinstance(part, Convolution) and is_large(part.stencil) for part in walk(tree)):
         return True
@@ -345,15 +347,19 @@ def is_fixed(tree: Node) -> bool:
     return len(parts) > 6 or any(part.function in FUNCTIONS for part in parts)
 
 
-def is_separable(tree: Node) -> bool:
-    """Return whether the tree is a product of functions of one coordinate each."""
+def tabulated(tree: Node) -> list[Node]:
+    """Return the functions of one coordinate, or numbers, whose sums and products make up the tree; none if they do not."""
     if len(axes_of(tree)) <= 1:
-        return True
-    return (
-        isinstance(tree, Pointwise)
-        and tree.function == "multiply"
-        and all(is_separable(part) for part in tree.arguments)
-    )
+        return [] if changes(tree) else [tree]
+    if not isinstance(tree, Pointwise) or tree.function not in ("add", "subtract", "multiply"):
+        return []
+    parts = [tabulated(part) for part in tree.arguments]
+    return [table for part in parts for table in part] if all(parts) else []
+
+
+def is_tabulated(tree: Node) -> bool:
+    """Return whether the tree is a function of one coordinate alone: its values are in a table."""
+    return Coordinate in tree.kinds and not varies(tree) and len(axes_of(tree)) == 1 and not changes(tree)
 
 
 def is_scalar(tree: Node) -> bool:
@@ -365,12 +371,14 @@ def flattened(tree: Node, whole: Collection[Node] = ()) -> list[tuple[tuple[Node
     """Return the terms whose sum is the tree, each as (factors, number, rest).
 
     A term is the product of all three; its factors have the same value in all cells. A tree that is not a sum is a single
-    term. Sums inside the tree that are in ``whole`` are single terms, too.
+    term. Sums inside the tree that are in ``whole``, and functions of one coordinate, are single terms, too.
     """
 
     def within(part: Node) -> list[tuple[tuple[Node, ...], float, Node]]:
         return [((), 1.0, part)] if part in whole else flattened(part, whole)
 
+    if is_tabulated(tree):
+        return [((), 1.0, tree)]
     match tree:
         case Pointwise("add", (a, b)):
             return within(a) + within(b)
