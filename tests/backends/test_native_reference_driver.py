@@ -45,6 +45,12 @@ CASES = {
         "boundary": {"x": "open", "y": {"dirichlet": 0.0}},
         "numerics": LEAPFROG,
     },
+    "3-D staggered in place, fields on the wall": {
+        "grid": {"shape": [17, 32, 32]},
+        "equation": {"name": "maxwell"},
+        "boundary": {"x": {"dirichlet": "0.1*t"}},
+        "numerics": {"integrator": "euler"},
+    },
     "3-D, derivatives of derivatives": {
         "grid": {"shape": [37, 41, 61]},
         "equation": {"name": "custom", "rhs": {"u": "0.01*laplacian(u**3 - u) - 0.001*dxx(dxx(u)) + sin(x*y + 1)"}},
