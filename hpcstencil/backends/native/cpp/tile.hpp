@@ -195,11 +195,11 @@ struct Tile {
     // each call of a pass.
     void prefetch(long i) {
         const Work& w = work[0];
-        long x0 = max(0, w.x0), j0 = max(0, w.j0);
+        long j0 = max(0, w.j0), j1 = min(call.count[1], w.j1), x0 = max(0, w.x0), x1 = min(call.count[2], w.x1);
         upcoming.clear();
         for (long n = max(i, max(0, w.lo)); n < min(i + AT_ONCE, min(call.count[0], w.hi)); n++)
             for (int f = 0; f < pipe.loaded; f++)
-                plan.layers.each_kept(loaded_array(f), true, n, j0, min(call.count[1], w.j1), x0, min(call.count[2], w.x1),
+                plan.layers.each_kept(loaded_array(f), true, n, j0, j1, x0, x1,
                                       [&](long j, long end, long x, long stop) {
                                           long pitch = source_size(f, 2);
                                           upcoming.add(job.source[f] + (n * source_size(f, 1) + j) * pitch + x,
