@@ -54,7 +54,7 @@ from hpcstencil.symbolic.expressions import (
 )
 
 # An operand, the time within the step, the arrays of its fields, and those of them that values were added to.
-Made = tuple[Node, float, tuple[tuple[Node, int], ...], tuple[int, ...]]
+OperandKey = tuple[Node, float, tuple[tuple[Node, int], ...], tuple[int, ...]]
 
 SHORT = 400  # inner results are not stored if a pass stays within this many statements per cell
 
@@ -184,7 +184,7 @@ class Planner:
         self.arrays = [*(Array(Field(name)) for name in self.fields), *(Array(None) for _ in self.errors)]
         self.parts: list[Part] = []
         self.injected: dict[int, int] = {}  # as in `Plan`
-        self.operands: dict[Made, int] = {}  # the arrays of operands
+        self.operands: dict[OperandKey, int] = {}  # the arrays that hold operands
 
     def take(self) -> list[int]:
         """Plan all stages and the error estimate.
@@ -393,7 +393,12 @@ class Planner:
         """
         held: dict[Node, int] = {Field(name, b): number for name, number in values.items() for b in (False, True)}
         read = operands(trees)
-        held |= {tree: self.operands[key] for tree in read if (key := self.made(tree, held, node)) in self.operands}
+
+        def operand_key(operand: Node) -> OperandKey:
+            arrays = {part: held[part] for part in walk(operand) if isinstance(part, Field) and part in held}
+            return operand, node, tuple(arrays.items()), tuple(n for n in arrays.values() if n in self.injected)
+
+        held |= {tree: self.operands[key] for tree in read if (key := operand_key(tree)) in self.operands}
         wanted = levels(trees, held, {operand for operand in read if has_own_ghosts(operand)})
         every = {operand for operand in read if varies(operand) and operand not in held}
         if len(every) > len(wanted) and self.is_long(trees, held, wanted, node):
@@ -404,14 +409,9 @@ class Planner:
             for deep in (False, True):
                 outputs = {n: value_of(operand) for operand, n in made.items() if self.arrays[n].deep == deep}
                 self.add(outputs, held, node)
-            self.operands |= {self.made(operand, held, node): n for operand, n in made.items()}
+            self.operands |= {operand_key(operand): n for operand, n in made.items()}
             held.update(made)
         return held
-
-    def made(self, operand: Node, held: Mapping[Node, int], node: float) -> Made:
-        """Return what the values of an operand depend on."""
-        fields = {part: held[part] for part in walk(operand) if isinstance(part, Field) and part in held}
-        return operand, node, tuple(fields.items()), tuple(n for n in fields.values() if n in self.injected)
 
     def is_long(
         self, trees: Mapping[str, Node], held: Mapping[Node, int], inner: Collection[Node], node: float
