@@ -64,11 +64,10 @@ def layered(
     """
     fields, rate = tuple(trees), 0.0
     result, memory = dict(trees), dict[str, Node]()
-    sponges: dict[str, list[Node]] = {}  # σ per axis, by field
+    sponges: dict[str, dict[int, Node]] = {}  # σ by field and axis
     places = dict(positions)
     for axis in range(config.grid.ndim):
         strongest = dict.fromkeys(fields, 0.0)
-        ramps: dict[str, list[Node]] = {}
         for name, side, condition in _layers(config, fields, axis, "sponge"):
             if name in positive:
                 letter = config.grid.axes[axis]
@@ -77,10 +76,9 @@ def layered(
                     f"separate condition, boundary.{name} = {{ {letter} = {{ neumann = 0.0 }} }}"
                 )
             width, strength = (float(value) for value in condition.values if value is not None)
-            ramps.setdefault(name, []).append(strength * _depth(config, axis, side, width) ** 2)
+            sigmas, sigma = sponges.setdefault(name, {}), strength * _depth(config, axis, side, width) ** 2
+            sigmas[axis] = sigmas[axis] + sigma if axis in sigmas else sigma
             strongest[name] = max(strongest[name], strength)
-        for name, sides in ramps.items():
-            sponges.setdefault(name, []).append(total(sides))
         stretched: dict[str, tuple[Node, float]] = {}
         for name, side, condition in _layers(config, fields, axis, "cpml"):
             width = float(condition.values[0] or 0.0)
@@ -104,8 +102,8 @@ def layered(
             memory.update(stretching.memory)
             places.update(stretching.places)
         rate += max(strongest.values())
-    for name, axes in sponges.items():
-        result[name] = result[name] - total(axes) * Field(name)
+    for name, sigmas in sponges.items():
+        result[name] = result[name] - total([*sigmas.values()]) * Field(name)
     return Layered({**result, **memory}, tuple(memory), rate, places)
 
 

@@ -45,7 +45,12 @@ CASES = {
         "boundary": {"x": "open", "y": {"dirichlet": 0.0}},
         "numerics": LEAPFROG,
     },
-    "3-D staggered in place, fields on the wall": {
+    "1-D waves, the last tile is empty": {
+        "grid": {"shape": [409616]},
+        "equation": {"name": "wave"},
+        "numerics": {"integrator": "rk4"},
+    },
+    "3-D staggered, one pass per step, fields on the wall": {
         "grid": {"shape": [17, 32, 32]},
         "equation": {"name": "maxwell"},
         "boundary": {"x": {"dirichlet": "0.1*t"}},

@@ -339,7 +339,7 @@ def is_fixed(tree: Node) -> bool:
     coordinate each, such as a point source or a sponge, are not stored either: the functions are in tables, and loading an
     array takes longer than combining them.
     """
-    if any(isinstance(part, Neighbour) for part in walk(tree)) or 0 < len(tabulated(tree)) <= FEW_TABLES:
+    if any(isinstance(part, Neighbour) for part in walk(tree)) or is_combined(tree):
         return False
     if any(isinstance(part, Convolution) and is_large(part.stencil) for part in walk(tree)):
         return True
@@ -347,14 +347,18 @@ def is_fixed(tree: Node) -> bool:
     return len(parts) > 6 or any(part.function in FUNCTIONS for part in parts)
 
 
-def tabulated(tree: Node) -> list[Node]:
-    """Return the functions of one coordinate, or numbers, whose sums and products make up the tree; none if they do not."""
-    if len(axes_of(tree)) <= 1:
-        return [] if changes(tree) else [tree]
-    if not isinstance(tree, Pointwise) or tree.function not in ("add", "subtract", "multiply"):
-        return []
-    parts = [tabulated(part) for part in tree.arguments]
-    return [table for part in parts for table in part] if all(parts) else []
+def is_combined(tree: Node) -> bool:
+    """Return whether a tree consists of sums and products of at most `FEW_TABLES` functions of one coordinate, or numbers."""
+    pending, count = [tree], 0
+    while pending and count <= FEW_TABLES:
+        part = pending.pop()
+        if len(axes_of(part)) <= 1:
+            count += 1
+        elif isinstance(part, Pointwise) and part.function in ("add", "subtract", "multiply"):
+            pending += part.arguments
+        else:
+            return False
+    return count <= FEW_TABLES
 
 
 def is_tabulated(tree: Node) -> bool:

@@ -328,11 +328,10 @@ def written(plan: Plan, trials: Trials, passes: Sequence[Parts], ends: Parts, te
     wanted = {*plan.ends, *plan.beside_faces, *(array for arrays in read for array in arrays)}
     outside = plan.absent(frozenset())
     longest = max(len(trials.of(parts, outside).lines) for parts in passes)
-    most = most_at_once(plan, longest)
-    results = [pass_of(plan, trials, parts, wanted, most, text) for parts in passes]
+    results = [pass_of(plan, trials, parts, wanted, longest, text) for parts in passes]
     if ends:
         later = {array + len(plan.arrays) for arrays in read[1:] for array in arrays}
-        results.append(pass_of(plan, trials, ends, ends_read(plan, trials, passes) | later, most, text))
+        results.append(pass_of(plan, trials, ends, ends_read(plan, trials, passes) | later, longest, text))
     return results
 
 
@@ -353,55 +352,57 @@ def fields_beside_faces(plan: Plan) -> set[str]:
     return {p.name for face in faces for v in face.values for p in walk(v) if isinstance(p, Field)}
 
 
-def most_at_once(plan: Plan, longest: int) -> int:
-    """Return the largest number of planes that the passes of a step may compute together.
+def planes_at_once(plan: Plan, statements: int, longest: int) -> int:
+    """Return the number of planes that a pass of ``statements`` statements per cell computes together.
 
-    The sweep advances by the largest number of any pass, and each array between two passes holds as many planes more. So the
-    number depends on the statements per cell of the ``longest`` pass: it is four only if all passes have few statements, and
-    one in three dimensions if any pass is long, because planes then take much memory and a plane computed alone costs little
-    more. It is one there, too, if a step has many arrays.
+    The sweep advances by the largest number of any pass, and each array between two passes holds as many planes more. So it
+    also depends on the statements of the ``longest`` pass: it is four only if all passes have few statements, and one in
+    three dimensions if any pass is long, because planes then take much memory and a plane computed alone costs little more.
+    It is one there, too, if the step has many arrays.
     """
-    if plan.ndim == 1 or (plan.ndim == 3 and (longest > LONG or len(plan.arrays) > MANY_ARRAYS)):
+    much_memory = plan.ndim == 3 and (longest > LONG or len(plan.arrays) > MANY_ARRAYS)
+    if plan.ndim == 1 or statements > LONG or much_memory:
         return 1
-    return 4 if plan.ndim == 2 and longest <= FEW else 2
+    return 4 if plan.ndim == 2 and max(longest, statements) <= FEW else 2
 
 
-def pass_of(plan: Plan, trials: Trials, parts: Parts, wanted: Collection[int], most: int, text: Text) -> Pass:
+def pass_of(plan: Plan, trials: Trials, parts: Parts, wanted: Collection[int], longest: int, text: Text) -> Pass:
     """Return the pass of ``parts``, which stores their ``wanted`` results.
 
-    It computes up to ``most`` planes together. Its functions and scalars are added to ``text``. Raises Unsupported if the pass
-    reads or writes more than `MOST_PLANES` planes.
+    Its functions and scalars are added to ``text``; ``longest`` is as in `planes_at_once`. Raises Unsupported if the pass reads
+    or writes more than `MOST_PLANES` planes.
     """
     reads = trials.of(parts).reads
     inputs = [(array, reach, array not in reads.corners) for array, reach in reads.reach.items()]
     places = {array: n for n, array in enumerate(reads.reach)}
     outputs = list(dict.fromkeys(array for array, _ in trials.of(parts).made if array in wanted))
     variants = {
-        axes: variant_of(trials, parts, places, outputs, plan.absent(axes), most, text)
+        axes: variant_of(plan, trials, parts, places, outputs, plan.absent(axes), longest, text)
         for axes in reversed(plan.layers.subsets())
     }
     return Pass(inputs, outputs, variants)
 
 
 def variant_of(
+    plan: Plan,
     trials: Trials,
     parts: Parts,
     places: Mapping[int, int],
     outputs: Sequence[int],
     absent: Absent,
-    most: int,
+    longest: int,
     text: Text,
 ) -> Variant:
     """Return the function of a pass for cells where some arrays are ``absent``, and add it to ``text``.
 
-    ``places`` are the indices of the pass's inputs, by array, and ``outputs`` the arrays that it fills. It computes up to
-    ``most`` planes together. Raises Unsupported like `pass_of`.
+    ``places`` are the indices of the pass's inputs, by array, and ``outputs`` the arrays that it fills. Raises Unsupported
+    like `pass_of`.
     """
     tried = trials.of(parts, absent)
-    planes = 1 if len(tried.lines) > LONG else min(most, 4 if len(tried.lines) <= FEW else 2)
+    planes = planes_at_once(plan, len(tried.lines), longest)
     along = tried.reads.along
-    rows = sorted(along, key=lambda row: -len(along[row]))[: MOST_SLIDING // planes]
-    slides = {(array, i + plane, j) for array, i, j in rows for plane in range(planes)}
+    most = sorted(along, key=lambda row: -len(along[row]))[: MOST_SLIDING // planes]
+    slides = {(array, i + plane, j) for array, i, j in most for plane in range(planes)}
     code = text.statements(parts, planes, len(tried.row) > MANY_ROWS, slides, absent)
     made = {array for array, _ in code.made}
     stored = [array for array in outputs if array in made]

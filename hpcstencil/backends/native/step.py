@@ -389,7 +389,8 @@ class Planner:
     def inner(self, values: Mapping[str, int], trees: Mapping[str, Node], node: float) -> dict[Node, int]:
         """Plan the passes for operands that are not fields, and return the arrays that hold fields and operands, by tree.
 
-        Operands without ghost cells of their own are recomputed at each use, unless that takes many statements.
+        An operand that an earlier stage has computed from the same arrays is taken from there. Operands without ghost cells of
+        their own are recomputed at each use, unless that takes many statements.
         """
         held: dict[Node, int] = {Field(name, b): number for name, number in values.items() for b in (False, True)}
         read = operands(trees)

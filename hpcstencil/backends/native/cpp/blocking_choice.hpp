@@ -15,7 +15,7 @@ static void for_steps(long steps, bool given, With with) {
 // passes have many statements.
 static const double MOVES = STATEMENTS < 20 ? 1 : 20 / STATEMENTS;
 
-// The part of a plane's memory that an array holds in use in three dimensions if it is 0 outside absorbing layers. Most
+// The part of its memory that an array of a tile uses in three dimensions if it is 0 outside absorbing layers. Most
 // planes cross a layer. How wide the layers are is not known yet.
 constexpr double IN_LAYERS = 1.0 / 3;
 

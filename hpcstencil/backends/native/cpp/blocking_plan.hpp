@@ -22,7 +22,7 @@ struct Prefetch {
     }
     void add(const real* from, long cells, long rows = 1, long pitch = 0) {
         if (cells <= 0 || rows <= 0) return;
-        if (pitch - cells < LANES) cells += (rows - 1) * pitch, rows = 1;
+        if (pitch - cells < LANES) cells += (rows - 1) * pitch, rows = 1;  // nothing worth leaving out is between rows
         long more = round_up(cells, LANES) / LANES;
         block.push_back({from, more, rows, pitch}), lines += more * rows;
     }

@@ -21,7 +21,7 @@ static inline void store_past_caches(real* to, vec v) {
 // not read soon.
 static void copy_out(real* to, const real* from, long n, bool non_temporal) {
 #ifdef HAS_NON_TEMPORAL_STORES
-    if (non_temporal && n * sizeof(real) >= 64) {  // a cache line
+    if (non_temporal && n * sizeof(real) >= 64) {  // at least a cache line
         long skewed = (-(intptr_t)to & 63) / (long)sizeof(real);
         copy(to, from, skewed);
         for (to += skewed, from += skewed, n -= skewed; n >= LANES; to += LANES, from += LANES, n -= LANES)

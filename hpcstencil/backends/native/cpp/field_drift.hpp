@@ -24,6 +24,8 @@ struct FieldDrift {
         List<int> newest{FIELDS}, written{FIELDS};
         after.cells.assign(after.cells.size(), {});
         for (int f = 0; f < FIELDS; f++) newest[f] = pipe.ring_of[0][f];
+        for (int f = 0; f < FIELDS; f++)
+            if (!can_fill_ghosts(pipe, newest, newest[f])) return false;
         for (int q = 1; q < pipe.levels; q++) {
             memcpy(after[q], after[q - 1], FIELDS * sizeof(Drift));
             const Pass& pass = passes[pipe.level[q].pass];

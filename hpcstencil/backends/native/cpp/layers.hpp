@@ -98,10 +98,14 @@ struct Layers {
     bool near(int a, long n) const { return n < lo[a] + margin(a) || n >= hi[a] - margin(a); }
 
     // Calls body(mask, j0, j1, x0, x1) for the parts of the planes i .. i + planes - 1 that lie in the layers of
-    // different axes. The planes count as one.
+    // different axes. The planes count as one. Calls nothing if there are no cells: the last tile of long rows may be
+    // empty.
     template <class Body>
     INLINED void each_region(long i, long planes, long j0, long j1, long x0, long x1, Body body) const {
-        if (!LAYERS) return body(0, j0, j1, x0, x1);
+        if (!LAYERS) {
+            if (j0 < j1 && x0 < x1) body(0, j0, j1, x0, x1);
+            return;
+        }
         int across = i < lo[0] || i + planes > hi[0];
         for (long j = j0, j2; j < j1; j = j2) {
             int along1 = inside(1, j, j1, j2);
@@ -112,8 +116,8 @@ struct Layers {
         }
     }
 
-    // Calls body(j0, j1, x0, x1) for the cells of plane i in which an array must hold values, among those given. A ring
-    // holds zeros in most margins, see `clear_ring_margin`.
+    // Calls body(j0, j1, x0, x1) for the cells of plane i in which an array must hold values, among those given.
+    // For a ring, these are not the margins that `clear_ring_margin` has cleared.
     template <class Body>
     void each_kept(int array, bool ring, long i, long j0, long j1, long x0, long x1, Body body) const {
         int axes = layers_of[array];

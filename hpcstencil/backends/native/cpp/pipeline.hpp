@@ -210,26 +210,18 @@ struct Pipeline {
         return round_up(tile + 2 * beyond(r, 2, whole), LANES) + 2 * LANES;
     }
     long rows(int r, long tile, bool whole) const { return tile + 2 * beyond(r, 1, whole); }
-    long ring_cells(int r, long tile1, long tile2, bool whole1, bool whole2) const {
-        return round_up(ring[r].planes * rows(r, tile1, whole1) * pitch(r, tile2, whole2), LANES);
-    }
     long beyond(int r, int a, bool whole) const {
         const Level& l = level[ring[r].level];
         return (whole ? 0 : l.reach[a]) + l.deep[a] + ring[r].width[a];
     }
-    // Cells of all rings. Those of arrays that are 0 outside absorbing layers count by the ``weight``.
-    double cells(long tile1, long tile2, bool whole1, bool whole2, double weight) const {
-        double sum = 0;
+    // Cells of all rings. Of arrays that are 0 outside absorbing layers, only the part ``in_layers`` counts.
+    double cells(long tile1, long tile2, bool whole1, bool whole2, double in_layers = 1) const {
+        double sum = 2 * LANES;  // vectors may begin before the first row and end after the last one
         for (int r = 0; r < rings; r++)
             if (ring[r].memory == r)
-                sum += (layers_of[ring[r].array] ? weight : 1) * ring_cells(r, tile1, tile2, whole1, whole2);
+                sum += (layers_of[ring[r].array] ? in_layers : 1)
+                       * round_up(ring[r].planes * rows(r, tile1, whole1) * pitch(r, tile2, whole2), LANES);
         return sum;
-    }
-    long cells(long tile1, long tile2, bool whole1, bool whole2) const {
-        long sum = 0;
-        for (int r = 0; r < rings; r++)
-            if (ring[r].memory == r) sum += ring_cells(r, tile1, tile2, whole1, whole2);
-        return sum + 2 * LANES;  // vectors may begin before the first row and end after the last one
     }
 };
 

@@ -269,12 +269,11 @@ struct Tile {
         const Face* face = arrays[ring.array].face[0];
         if (side[0][0].boundary && w) {
             long k = face[0].wall ? i : i + 1;
-            if (i >= 0 && k >= 1 && k <= w) fill_ghost_plane(r, face[0], -k, i, k, 0);
+            if (i >= 0 && k >= 1 && k <= w) fill_ghost_plane(r, face[0], mirrored(face[0], 0, n, k), 0);
         }
         if (side[0][1].boundary && w && i == n - 1)
             for (long k = 1; k <= w; k++)
-                fill_ghost_plane(r, face[1], n + k - 1, face[1].wall ? n - k + 1 : n - k, face[1].wall ? k - 1 : k,
-                                 n - 1);
+                fill_ghost_plane(r, face[1], mirrored(face[1], 1, n, k), n - 1);
     }
 
     // Plane i of the n-th array that a boundary condition reads.
@@ -284,16 +283,16 @@ struct Tile {
     }
 
     // Fills a ghost plane beyond an end of the first axis.
-    void fill_ghost_plane(int r, const Face& face, long ghost, long mirror, long k, long beside) {
+    void fill_ghost_plane(int r, const Face& face, const Mirrored& at, long beside) {
         int t = pipe.ring[r].step;
         long j0, j1, x0, x1;
         region(pipe.ring[r].level, 1, j0, j1), region(pipe.ring[r].level, 2, x0, x1);
-        Place place = {scalars[t] + face.scalars, plan.tables.data(), ghost};
+        Place place = {scalars[t] + face.scalars, plan.tables.data(), at.ghost};
         Rows next[FIELDS + 1];
         for (int n = 0; n < face.nexts; n++) next[n] = beside_face(face, n, t, beside);
-        face.fill(place, plane(r, ghost), plane(r, mirror), layout[r].pitch, next, k, j0, j1, round_down(x0, LANES),
-                  round_up(x1, LANES));
-        fill_ghosts_in_plane(r, ghost);
+        face.fill(place, plane(r, at.ghost), plane(r, at.mirror), layout[r].pitch, next, at.k, j0, j1,
+                  round_down(x0, LANES), round_up(x1, LANES));
+        fill_ghosts_in_plane(r, at.ghost);
     }
 
     // Fills the ghost cells of a plane beyond the ends of the second and the third axis.
@@ -338,7 +337,7 @@ struct Tile {
             region(0, 1, j0, j1), region(0, 2, x0, x1);
             real* p = plane(r, i);
             plan.layers.each_kept(loaded_array(f), true, i, j0, j1, x0, x1, [&](long j, long end, long from, long to) {
-                load_rows(f, p, layout[r].pitch, i, j, end, from, to);
+                for (; j < end; j++) load_row(f, p + j * layout[r].pitch, i, j, from, to);
             });
         }
         for (int f = 0; f < pipe.loaded; f++) fill_ghosts(pipe.load[f], i);
@@ -346,17 +345,10 @@ struct Tile {
 
     int loaded_array(int f) const { return pipe.ring[pipe.load[f]].array; }
 
-    // Loads cells of plane i of a field. Those of the block itself are rows of the same array.
-    void load_rows(int f, real* to, long pitch, long i, long j0, long j1, long x0, long x1) const {
-        bool here = i >= 0 && i < call.count[0] && x0 >= 0 && x1 <= call.count[2];
-        long mine = here ? min(j1, max(j0, 0)) : j1, end = here ? max(mine, min(j1, call.count[1])) : j1;
-        for (long j = j0; j < mine; j++) load_row(f, to + j * pitch, i, j, x0, x1);
-        const real* from = job.source[f] + i * source_size(f, 1) * source_size(f, 2);
-        for (long j = mine; j < end; j++) copy(to + j * pitch + x0, from + j * source_size(f, 2) + x0, x1 - x0);
-        for (long j = end; j < j1; j++) load_row(f, to + j * pitch, i, j, x0, x1);
-    }
-
     void load_row(int f, real* to, long i, long j, long x0, long x1) const {
+        bool ours = i >= 0 && i < call.count[0] && j >= 0 && j < call.count[1] && x0 >= 0 && x1 <= call.count[2];
+        if (ours)
+            return copy(to + x0, job.source[f] + (i * source_size(f, 1) + j) * source_size(f, 2) + x0, x1 - x0);
         long index[AXES] = {i, j, 0};
         if (job.part && call.width[2]) {
             if (x0 < 0) index[2] = x0, copy(to + x0, cell(f, index), min(0, x1) - x0), x0 = 0;

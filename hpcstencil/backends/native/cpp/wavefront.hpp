@@ -380,23 +380,22 @@ struct Sweep {
         long n = call.count[0], w = ring.width[0];
         for (int e = 0; e < 2 && w; e++) {
             if (!tiles.boundary[0][e]) continue;
-            const Face& face = arrays[ring.array].face[0][e];
-            // all mirrored planes are there
-            long i = e ? (upward ? n - 1 : n - w) : upward ? mirrored(face, 0, n, w).mirror : 0;
+            long i = e ? (upward ? n - 1 : n - w) : (upward ? w - 1 : 0);  // all mirrored planes are there
             for (long m = 1; m <= w && i >= i0 && i < i1 && !empty(i); m++)
-                fill_ghost_plane(q, f, ring, face, mirrored(face, e, n, m), e ? n - 1 : 0, j0, j1);
+                fill_ghost_plane(q, f, ring, arrays[ring.array].face[0][e], e ? n + m - 1 : -m, e ? n - m : m - 1, m,
+                                 e ? n - 1 : 0, j0, j1);
         }
     }
 
     real* plane(int q, int f, long i) const { return drifted[q][f] + i * part.plane; }
 
-    void fill_ghost_plane(int q, int f, const Ring& ring, const Face& face, const Mirrored& at, long beside, long j0,
-                          long j1) {
-        Place place = {scalars[ring.step] + face.scalars, wavefront.tables.data(), at.ghost};
+    void fill_ghost_plane(int q, int f, const Ring& ring, const Face& face, long ghost, long mirror, long m,
+                          long beside, long j0, long j1) {
+        Place place = {scalars[ring.step] + face.scalars, wavefront.tables.data(), ghost};
         Rows next[FIELDS + 1];
         for (int n = 0; n < face.nexts; n++) next[n] = {plane(q, field_of[face.next[n]], beside), part.pitch};
-        face.fill(place, plane(q, f, at.ghost), plane(q, f, at.mirror), part.pitch, next, at.k, j0, j1, 0, width);
-        fill_ghosts_in_plane(q, f, ring, at.ghost, j0, j1);
+        face.fill(place, plane(q, f, ghost), plane(q, f, mirror), part.pitch, next, m, j0, j1, 0, width);
+        fill_ghosts_in_plane(q, f, ring, ghost, j0, j1);
     }
 
     // Fills the ghost cells of a plane beyond the ends of the second and the third axis.
