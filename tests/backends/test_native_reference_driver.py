@@ -33,6 +33,21 @@ CASES = {
         "boundary": {"x": {"neumann": 0.0}, "mx": {"x": {"dirichlet": "0.1*t"}}},
         "numerics": {"integrator": "ssprk2"},
     },
+    "2-D Gray-Scott in place": {
+        "grid": {"shape": [610, 130]},
+        "equation": {"name": "gray_scott"},
+        "boundary": {"x": {"dirichlet": "0.1*t"}, "y": {"neumann": 0.2}},
+        "numerics": {"integrator": "euler"},
+    },
+    "2-D in place, passes joined, coefficients along each axis and along both": {
+        "grid": {"shape": [610, 131]},
+        "equation": {
+            "name": "custom",
+            "rhs": {"u": "v", "v": "(1 + 0.5*sin(9*x)) * laplacian(u) + cos(5*y) * u + sin(x*y + 1) + exp(-t)*cos(x)"},
+        },
+        "boundary": {"x": {"neumann": "0.1*y"}},
+        "numerics": {**LEAPFROG, "order": 4},
+    },
     "2-D staggered, fields on the wall": {
         "grid": {"shape": [150, 130]},
         "equation": {"name": "maxwell"},
@@ -61,6 +76,12 @@ CASES = {
         "equation": {"name": "custom", "rhs": {"u": "0.01*laplacian(u**3 - u) - 0.001*dxx(dxx(u)) + sin(x*y + 1)"}},
         "boundary": WALLS,
         "numerics": {"integrator": "ssprk2", "precision": "float64"},
+    },
+    "3-D in place, coefficients along the second axis": {
+        "grid": {"shape": [203, 131, 61]},
+        "equation": {"name": "custom", "rhs": {"u": "(1 + 0.5*sin(9*y)) * laplacian(u) + cos(x + 7*y)"}},
+        "boundary": WALLS,
+        "numerics": {"integrator": "euler"},
     },
     "3-D heat in place": {
         "grid": {"shape": [203, 131, 61]},

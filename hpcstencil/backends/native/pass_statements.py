@@ -190,11 +190,12 @@ class Cells(Writer):
             (axis,) = axes
             number, a = self.tables.index(tree), self.axis_of[axis]
             place = f"q.table[{number}]"
-            texts = f"q.i + {at[0]}", f"j + {at[1]}", f"x + {at[2]}"
+            flat = 1 not in self.axis_of  # the rows of a call may be planes
+            texts = f"q.i{' + j * q.planes' * flat} + {at[0]}", f"j * q.rows + {at[1]}", f"x + {at[2]}"
             alone = (at[0] * (a == 0), at[1] * (a == 1), at[2] * (a == 2))
             if a == 2:
                 return self.once(("table", number), alone, lambda: self.let(f"load<W>({place} + {texts[2]})"))
-            lines = self.row if a else self.head
+            lines = self.row if a or flat else self.head
             text = f"splat<W>({place}[{texts[a]}])"
             return self.once(("table", number), alone, lambda: self.hoisted(lines, text))
         if self.fixed is not None and len(axes) > 1 and not changes(tree) and is_fixed(tree):

@@ -171,6 +171,7 @@ def counts(step: Step, furthest: Sequence[int] = (0, 0, 0), **others: int) -> li
         f"const long MAX_OFFSET[] = {{{', '.join(map(str, furthest))}}};",
         "static_assert(AT_ONCE <= MOST_AT_ONCE);",
         f"const int INJECTIONS = {len(step.plan.injected)};",
+        f"const bool FLAT = {str(1 not in step.text.axis_of).lower()};",
         f"const bool JOINS_STEPS = {str(step.joins_steps).lower()};",
         f"const double STATEMENTS = {step.statements:.1f};",
     ]

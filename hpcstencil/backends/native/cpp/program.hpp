@@ -33,7 +33,7 @@ struct Rows {
 struct Place {                 // where a pass is
     const real* s;             // the pass's scalars of this step; SCALARS + 1 further on, of the next step
     const real* const* table;  // functions of one coordinate, by index
-    long i;
+    long i, planes = 0, rows = 1;  // row j of a call is row j * rows of plane i + j * planes
 };
 typedef void Compute(const Place&, const Rows* in, const Rows* out, long j0, long j1, long x0, long x1);
 // Fills the ghost cells of rows j0 .. j1 - 1 (one cell per row beyond an end of the last axis). ``k`` is their distance
@@ -75,6 +75,7 @@ struct Array {
 extern const int PARAMETERS, CONSTANTS;
 extern const int FIELDS, GIVEN;  // a step starts from the first GIVEN fields; the others are error estimates
 extern const int ARRAYS, PASSES;
+extern const bool FLAT;          // whether the grid has no second axis, so that planes are single rows
 extern const bool JOINS_STEPS;   // whether one more pass joins the last pass of a step to the first of the next
 extern const int AT_ONCE;        // the most planes that a pass computes together, at most MOST_AT_ONCE
 extern const int PLANES;         // the most planes that a pass reads or writes

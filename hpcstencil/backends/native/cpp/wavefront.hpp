@@ -25,8 +25,13 @@ struct Part {
     }
 };
 
+// Whether a call of a pass computes several groups of planes, which are single rows, as its rows.
+static const bool BY_PLANES = FLAT && !LAYERS;
+constexpr long ROWS = 4;  // of a plane that a call computes, if it computes whole rows
+
 struct Wavefront : Plan {
     long rows;          // of a tile
+    long in_round;      // planes that a level computes before the next level does
     Pipeline reserved;  // of the longest sweep, for which memory is reserved
     FieldDrift field_drift[2], reserved_drift;
     Part part[MAX_THREADS];
@@ -35,6 +40,19 @@ struct Wavefront : Plan {
     Wavefront(const Call& call, const Blocking& blocking) : Plan(call), rows(blocking.rows) {
         reserved.lay_out(blocking.steps, has_boundary(call, 0));
         reserved_drift.lay_out(reserved, call.count[1] == 1);
+        in_round = planes_in_round();
+    }
+
+    // Planes that are single rows are computed several groups of AT_ONCE at a time, because they have few cells for the
+    // work around a pass. If the third-level cache is far, the planes of all levels have to stay in the second one.
+    long planes_in_round() const {
+        if (!BY_PLANES) return AT_ONCE;
+        long levels = 0, groups = 4;
+        for (int f = 0; f < FIELDS; f++)
+            levels += reserved.level[0].ahead + reserved_drift.after[reserved.levels - 1][f].planes;
+        auto bytes = [&] { return (levels + 2.0 * groups * AT_ONCE * FIELDS) * call.count[2] * sizeof(real); };
+        while (groups > 1 && call.l3_is_far && bytes() > 0.75 * call.l2_bytes) groups--;
+        return groups * AT_ONCE;
     }
 
     void lay_out(long steps_, long sweeps_) {
@@ -121,6 +139,7 @@ struct Sweep {
     const Pipeline& pipe;
     const FieldDrift& field_drift;
     bool upward, last;
+    const long in_round;  // planes that a level computes before the next level does
     SlantedTiles tiles;
     List<Drift> start_drift{FIELDS};
     Matrix<real> scalars{MAX_STEPS + 1, SCALARS + 1};
@@ -148,6 +167,7 @@ struct Sweep {
           field_drift(wavefront.field_drift[wavefront.pipeline_index(k)]),
           upward(k % 2 == 0),
           last(k + 1 == wavefront.sweeps),
+          in_round(wavefront.in_round),
           tiles{pipe, part.from, part.to, {}, upward},
           width(round_up(wavefront.call.count[2], LANES)) {
         for (int t = 0; t <= pipe.steps; t++)
@@ -211,10 +231,10 @@ struct Sweep {
 
     void run() {
         Matrix<long> rows{LEVELS, 2};
-        List<long> lo{LEVELS}, hi{LEVELS}, calls{LEVELS};  // calls: of its pass by a level in a round; in_round: by all
+        List<long> lo{LEVELS}, hi{LEVELS}, calls{LEVELS};  // calls: of its pass by a level in a round
         for (long n = 0; n < tiles.count; n++) {
-            long m = upward ? n : tiles.count - 1 - n, first = UNBOUNDED, end = -UNBOUNDED, in_round = 0,
-                 next_round = upward ? AT_ONCE : -AT_ONCE;
+            long m = upward ? n : tiles.count - 1 - n, first = UNBOUNDED, end = -UNBOUNDED, all_calls = 0,
+                 next_round = upward ? in_round : -in_round;
             for (int q = 0; q < pipe.levels; q++) {
                 rows[q][0] = tiles.begin(q, m), rows[q][1] = tiles.begin(q, m + 1);
                 lo[q] = tiles.lowest(q, 0), hi[q] = tiles.highest(q, 0);
@@ -223,34 +243,35 @@ struct Sweep {
                 if (!q || rows[q][0] >= rows[q][1]) continue;
                 const Pass& pass = passes[pipe.level[q].pass];
                 chunk[q].lay_out(pass, rows[q][1] - rows[q][0], width, call.count[1] == 1);
-                in_round += calls[q] = (rows[q][1] - rows[q][0]) * (AT_ONCE / pass.at_once) * chunk[q].count;
+                calls[q] = BY_PLANES ? 1 : calls_per_plane(q, rows[q][1] - rows[q][0]) * (AT_ONCE / pass.at_once);
+                all_calls += calls[q];
             }
             auto round = [&](long s) {
                 auto plane = [&](int q) { return upward ? s + pipe.level[q].ahead : s - pipe.level[q].ahead; };
-                prefetch(plane(0) + next_round, lo[0], hi[0], rows[0]), upcoming.divide(in_round);
+                prefetch(plane(0) + next_round, lo[0], hi[0], rows[0]), upcoming.divide(all_calls);
                 for (int q = 0; q < pipe.levels; q++) {
                     long i = plane(q);
-                    if (i + AT_ONCE <= lo[q] || i >= hi[q] || rows[q][0] >= rows[q][1]) continue;
+                    if (i + in_round <= lo[q] || i >= hi[q] || rows[q][0] >= rows[q][1]) continue;
                     tile_edge.clear();
                     int next = q % (pipe.levels - 1) + 1;  // after the last level comes the first one of the next round
                     if (n && q)
                         prefetch_edge(next, plane(next) + (next == 1 ? next_round : 0), rows[next]),
                             tile_edge.divide(calls[q]);
-                    level(q, i, max(i, lo[q]), min(i + AT_ONCE, hi[q]), rows[q][0], rows[q][1]);
+                    level(q, i, max(i, lo[q]), min(i + in_round, hi[q]), rows[q][0], rows[q][1]);
                 }
                 if (call.edges) call.edges->poll(polled);
             };
             if (upward)
-                for (long s = first; s < part.to[0]; s += AT_ONCE) round(s);
+                for (long s = first; s < part.to[0]; s += in_round) round(s);
             else
-                for (long s = end - 1; s > part.from[0] - AT_ONCE; s -= AT_ONCE) round(s);
+                for (long s = end - 1; s > part.from[0] - in_round; s -= in_round) round(s);
         }
     }
 
-    // Prefetches, during this round, the tile's rows of those planes i .. i + AT_ONCE - 1 that lie in lo .. hi - 1.
+    // Prefetches, during this round, the tile's rows of those planes i .. i + in_round - 1 that lie in lo .. hi - 1.
     void prefetch(long i, long lo, long hi, const long rows[2]) {
         upcoming.clear();
-        for (long n = max(i, lo); n < min(i + AT_ONCE, hi); n++)
+        for (long n = max(i, lo); n < min(i + in_round, hi); n++)
             for (int f = 0; f < FIELDS; f++)
                 if (wavefront.layers.holds_planes(f, n))
                     upcoming.add(part.row(f, start_drift[f], n, rows[0]), (rows[1] - rows[0]) * part.pitch);
@@ -274,7 +295,7 @@ struct Sweep {
         }
     }
 
-    // Computes planes i .. i + AT_ONCE - 1 of a level, of which i0 .. i1 - 1 are needed.
+    // Computes planes i .. i + in_round - 1 of a level, of which i0 .. i1 - 1 are needed.
     void level(int q, long i, long i0, long i1, long j0, long j1) {
         if (!q) return load(i0, i1, j0, j1);
         compute(q, i, i0, i1, j0, j1);
@@ -294,53 +315,104 @@ struct Sweep {
         for (int f = 0; f < FIELDS; f++) fill_ghosts(0, f, pipe.ring_of[0][f], i0, i1, j0, j1);
     }
 
-    // Computes a pass row by row, then the ghost cells that depend on it.
+    // Computes a pass, then the ghost cells that depend on it. Planes and rows come in the order of the sweep, because
+    // they overwrite others.
     void compute(int q, long i, long i0, long i1, long j0, long j1) {
         const Level& mine = pipe.level[q];
         const Pass& pass = passes[mine.pass];
-        Rows* to = written.data();
-        // loaded once, not for each row
-        real *const *sources = in[q], *const *targets = out[q];
-        const real *const *tables = wavefront.tables.data(), *numbers = scalars[mine.step];
-        const Chunks& cut = chunk[q];
         const long first[AXES] = {max(i0, part.from[0]), max(j0, part.from[1]), 0},
                    end[AXES] = {min(i1, part.to[0]), min(j1, part.to[1]), call.count[2]};
-        unstored[q].record(call, numbers, tables, wavefront.layers, i, first, end, [&](const Plane& plane, long n) {
-            if (plane.input < 0) return wavefront.fixed_arrays.at(plane, n);
-            int f = field_of[Unstored::array(plane)];
-            return Rows{part.row(f, drift(q - 1, f), n + plane.offset, 0), part.pitch};
-        });
-        for (long m = 0; m < AT_ONCE; m += pass.at_once) {
-            long n = upward ? m : AT_ONCE - pass.at_once - m;  // in the order of the sweep: planes overwrite others
-            if (i + n + pass.at_once <= i0 || i + n >= i1) continue;
-            read.forget();
-            auto planes_of = [&](int mask) INLINED {
-                return read.of(pass, mask, [&](int p, int more) {
-                    const Plane& plane = pass.variant[mask]->plane[p];
-                    return plane.input < 0 ? wavefront.fixed_arrays.at(plane, i + n + more)
-                                           : Rows{sources[mask * PLANES + p] + (i + n + more) * part.plane, part.pitch};
-                });
-            };
-            for (int p = 0; p < pass.outputs * pass.at_once; p++)
-                to[p] = {targets[p] + (i + n) * part.plane, part.pitch};
-            for (long c = 0; c < cut.end; c += cut.length)
-                for (long m = 0; m < j1 - j0; m++) {
-                    long j = upward ? j0 + m : j1 - 1 - m, x0 = max(0, c - cut.lower * m),
-                         x1 = min(width, c + cut.length - cut.lower * m);
-                    if (x0 >= x1) continue;
-                    wavefront.layers.each_region(
-                        i + n, pass.at_once, j, j + 1, x0, x1, [&](int mask, long, long, long v0, long v1) INLINED {
-                            compute_variant(pass, *pass.variant[mask], numbers, tables, i + n, planes_of(mask), to, j,
-                                            j + 1, v0, v1, upward);
-                            wavefront.layers.clear_margins(pass, to, false, mask, i + n, j, j + 1, v0, v1);
-                        });
-                    upcoming.next_portion(), tile_edge.next_portion();
-                }
-            injected[q].add(call, pass, i + n, pass.at_once, to, j0, j1, 0, width);
-            record_cells(records[q], call, pass, i + n, to, first, end);
+        for (long n = i; n < i + in_round; n += AT_ONCE)
+            unstored[q].record(call, scalars[mine.step], wavefront.tables.data(), wavefront.layers, n, first, end,
+                               [&](const Plane& plane, long n) {
+                                   if (plane.input < 0) return wavefront.fixed_arrays.at(plane, n);
+                                   int f = field_of[Unstored::array(plane)];
+                                   return Rows{part.row(f, drift(q - 1, f), n + plane.offset, 0), part.pitch};
+                               });
+        const long planes = pass.at_once, group0 = (i0 - i) / planes, group1 = (i1 - i + planes - 1) / planes;
+        if (BY_PLANES) compute_groups(q, i + planes * (upward ? group0 : group1 - 1), group1 - group0);
+        for (long m = group0; m < group1; m++) {
+            long n = i + planes * (BY_PLANES || upward ? m : group0 + group1 - 1 - m);
+            if (!BY_PLANES) (whole_rows(q) ? compute_rows(q, n, j0, j1) : compute_chunks(q, n, j0, j1));
+            if (injected[q].entries.empty() && records[q].entries.empty()) continue;
+            const Rows* made = rows_written(q, n, 0, 1);
+            injected[q].add(call, pass, n, planes, made, j0, j1, 0, width);
+            record_cells(records[q], call, pass, n, made, first, end);
         }
         for (int o = 0; o < pass.outputs; o++)
             fill_ghosts(q, field_written(pass, o), pipe.output(q, o), i0, i1, j0, j1);
+    }
+
+    bool whole_rows(int q) const { return !LAYERS && chunk[q].count == 1; }
+    long calls_per_plane(int q, long rows) const {
+        return whole_rows(q) ? (rows + ROWS - 1) / ROWS : rows * chunk[q].count;
+    }
+
+    // What a level reads, and writes, if it computes plane i. Row m of a call is row m * rows of plane i + m * planes.
+    INLINED const Rows* rows_read(int q, int mask, long i, long planes, long rows) {
+        const Pass& pass = passes[pipe.level[q].pass];
+        const FixedArrays& fixed = wavefront.fixed_arrays;
+        const long pitch = planes * part.plane + rows * part.pitch,
+                   fixed_pitch = planes * fixed.plane + rows * fixed.pitch;
+        real* const* sources = in[q] + mask * PLANES;
+        return read.of(pass, mask, [&](int p, int more) {
+            const Plane& plane = pass.variant[mask]->plane[p];
+            return plane.input < 0 ? Rows{fixed.at(plane, i + more).p, fixed_pitch}
+                                   : Rows{sources[p] + (i + more) * part.plane, pitch};
+        });
+    }
+    const Rows* rows_written(int q, long i, long planes, long rows) {
+        const Pass& pass = passes[pipe.level[q].pass];
+        for (int p = 0; p < pass.outputs * pass.at_once; p++)
+            written[p] = {out[q][p] + i * part.plane, planes * part.plane + rows * part.pitch};
+        return written.data();
+    }
+
+    // Computes rows m0 .. m1 - 1 of a call, as in `rows_read`.
+    void compute_call(int q, long i, long planes, long rows, const Rows* from, const Rows* to, long m0, long m1) {
+        const Variant& pass = passes[pipe.level[q].pass].whole();
+        const real* numbers = scalars[pipe.level[q].step] + pass.scalars;
+        pass.compute({numbers, wavefront.tables.data(), i, planes, rows}, from, to, m0, m1, 0, width);
+        upcoming.next_portion(), tile_edge.next_portion();
+    }
+
+    // Computes groups of planes that are single rows, from plane i on, in one call.
+    void compute_groups(int q, long i, long groups) {
+        const long planes = passes[pipe.level[q].pass].at_once, next = upward ? planes : -planes;
+        read.forget();
+        compute_call(q, i, next, 0, rows_read(q, 0, i, next, 0), rows_written(q, i, next, 0), 0, groups);
+    }
+
+    // Computes rows of a group of planes, a few in a call.
+    void compute_rows(int q, long i, long j0, long j1) {
+        read.forget();
+        const long next = upward ? 1 : -1, end = upward ? j1 : 1 - j0;
+        const Rows *from = rows_read(q, 0, i, 0, next), *to = rows_written(q, i, 0, next);
+        for (long m = upward ? j0 : 1 - j1; m < end; m += ROWS)
+            compute_call(q, i, 0, next, from, to, m, min(m + ROWS, end));
+    }
+
+    // Computes rows of a group of planes in chunks, and apart where they are in different absorbing layers.
+    void compute_chunks(int q, long i, long j0, long j1) {
+        const Pass& pass = passes[pipe.level[q].pass];
+        const Chunks& cut = chunk[q];
+        // loaded once, not for each row
+        const real *const *tables = wavefront.tables.data(), *numbers = scalars[pipe.level[q].step];
+        read.forget();
+        const Rows* to = rows_written(q, i, 0, 1);
+        for (long c = 0; c < cut.end; c += cut.length)
+            for (long m = 0; m < j1 - j0; m++) {
+                long j = upward ? j0 + m : j1 - 1 - m, x0 = max(0, c - cut.lower * m),
+                     x1 = min(width, c + cut.length - cut.lower * m);
+                if (x0 >= x1) continue;
+                wavefront.layers.each_region(
+                    i, pass.at_once, j, j + 1, x0, x1, [&](int mask, long, long, long v0, long v1) INLINED {
+                        compute_variant(pass, *pass.variant[mask], numbers, tables, i, rows_read(q, mask, i, 0, 1), to,
+                                        j, j + 1, v0, v1, upward);
+                        wavefront.layers.clear_margins(pass, to, false, mask, i, j, j + 1, v0, v1);
+                    });
+                upcoming.next_portion(), tile_edge.next_portion();
+            }
     }
 
     // Stores the last level's cells where they are needed: results after the last sweep, snapshots, and edges for
