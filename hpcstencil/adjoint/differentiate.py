@@ -177,7 +177,8 @@ def transposed(
             sums.setdefault(part, {}).setdefault((place, guards), Sum()).add(tree)
 
     for name, tree in merged.items():
-        add(tree, (), (), seeds[name])
+        if tree not in numbers:  # a tree that is a number alone has no boundary values
+            add(tree, (), (), seeds[name])
     for part in reversed(order):  # every node after all nodes that use it
         reached = reaching(part)
         if isinstance(part, Pointwise):

@@ -150,7 +150,7 @@ class Adjoint:
         because the objective has no receivers, or because these do not record a field that has a time derivative."""
         sampled = self.problem.derived.get(SAMPLED, {})
         (name, tree), *others = [*sampled.items()] or [("", ZERO)]
-        return name if tree == Field(SAMPLES_SEED) and not others else ""
+        return name if name.startswith(ADJOINT) and tree == Field(SAMPLES_SEED) and not others else ""
 
     @cached_property
     def needs_states(self) -> bool:

@@ -104,7 +104,7 @@ def _compute(members: Members, claim: Claim, newest: Path | None, overwrite: boo
     The gradient continues from the file ``newest``, unless it is None. Raises StoppedEarly, on all processes, after the signal
     in ``request`` or at the walltime.
     """
-    from hpcstencil.gradient.file import refuse_other, write
+    from hpcstencil.gradient.file import is_complete, write
     from hpcstencil.gradient.members import listed, told
     from hpcstencil.gradient.resumable import Resumable, remove
     from hpcstencil.python.gradient import collected
@@ -114,8 +114,8 @@ def _compute(members: Members, claim: Claim, newest: Path | None, overwrite: boo
 
     path, communicator, config = claim.output, members.forward.communicator, members.config
     course = Resumable(path, members, request, STARTED)
-    if not overwrite and from_rank_0(communicator, path.exists):
-        from_rank_0(communicator, lambda: refuse_other(path, config, course.digests))
+    interrupted = newest is not None
+    if not overwrite and from_rank_0(communicator, lambda: is_complete(path, config, course.digests, interrupted)):
         remove(path, communicator)
         say(f"{path} is complete")
         return

@@ -73,8 +73,24 @@ def write_result(file: h5py.File, kind: str, members: Members, objective: float,
             file[key].dims[axis].attach_scale(file[name])
 
 
-def refuse_other(path: Path, config: Config, digests: Mapping[str, str]) -> None:
-    """Raise InputError unless ``path`` is the file of the gradient of this input with these data. For one process."""
+def is_complete(path: Path, config: Config, digests: Mapping[str, str], interrupted: bool) -> bool:
+    """Whether ``path`` is the file of the gradient of this input with these data. For one process.
+
+    If there are files of an ``interrupted`` gradient, it is the one to continue, and ``path`` may be the file that it is to
+    replace. Otherwise raises InputError if ``path`` is the file of something else.
+    """
+    if not path.exists():
+        return False
+    try:
+        _refuse_other(path, config, digests)
+    except InputError:
+        if not interrupted:
+            raise
+        return False
+    return True
+
+
+def _refuse_other(path: Path, config: Config, digests: Mapping[str, str]) -> None:
     with open_for_reading(path) as file:
         found = attributes(path, file)
     if not {"objective", "arrays_sha256"} <= found.keys():

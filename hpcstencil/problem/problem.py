@@ -13,13 +13,13 @@ from hpcstencil.config.settings import Config
 from hpcstencil.equations import Equation, Limited
 from hpcstencil.io.array_file import ArrayContents, ArrayFile, ArrayInMemory, ArrayOfMember
 from hpcstencil.numerics.finite_differences import is_large
-from hpcstencil.numerics.integrators import ERROR, NEW, Method
+from hpcstencil.numerics.integrators import ERROR, MEMORY, NEW, Method
 from hpcstencil.numerics.schedule import Schedule
 from hpcstencil.problem.linear_damping import damped
 from hpcstencil.problem.misfit import Misfit, observed
 from hpcstencil.problem.parameter_files import Blocks
 from hpcstencil.problem.receivers import Receivers
-from hpcstencil.problem.solid_mask import SOLID, Mask
+from hpcstencil.problem.solid_mask import Mask
 from hpcstencil.symbolic.boundary_kinds import Face
 from hpcstencil.symbolic.expressions import Constant, Convolution, Field, Node, Pointwise, Reduction, Series, node, walk
 from hpcstencil.symbolic.staggering import Layout, Positions
@@ -169,8 +169,8 @@ class Problem:
 
     @property
     def constant(self) -> tuple[str, ...]:
-        """The fields that are constant in time: parameters given as arrays, and the solid cells."""
-        return tuple(name for name in self.fields if name == SOLID or name in self.given)
+        """The fields that no step changes: parameters given as arrays, directions of these, and the solid cells."""
+        return tuple(name for name in self.fields if name not in self.trees and not name.endswith(MEMORY))
 
     @property
     def changing(self) -> tuple[str, ...]:

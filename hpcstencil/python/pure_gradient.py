@@ -42,7 +42,6 @@ def _composed(simulation: Simulation, problem: Problem) -> Simulation:
     return composed
 
 
-@jax.tree_util.register_static
 @dataclass(frozen=True)
 class Wanted:
     """The numbers and fields of parameters with respect to which JAX asks for derivatives."""
@@ -94,11 +93,13 @@ class Derivatives:
             )
             self.reverse(wanted)  # refuses what has no gradient yet
             plain = jax.tree.map(lambda leaf: leaf.value, (fields, parameters, these), is_leaf=_is_leaf)
-            return action(*plain), (*plain, wanted)
+            # Within vmap JAX may call a function that it has traced before, and give backward the tree of another one.
+            # So the tree is always the same, and the shape of an array says what is wanted.
+            return action(*plain), (*plain, jnp.zeros((list(self.known).index(wanted), 0)))
 
         def backward(kept: Any, bars: Any) -> Any:
-            fields, parameters, these, wanted = kept
-            reverse = of(self.reverse(wanted))
+            fields, parameters, these, shaped = kept
+            reverse = of(list(self.known.values())[shaped.shape[0]])
             if members := len(self.simulation.problem.members):
                 reverse = _of_members(reverse, members)
             found, numbers = self.one_by_one(reverse)(fields, parameters, these, _instantiated(bars))

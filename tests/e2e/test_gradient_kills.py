@@ -71,9 +71,11 @@ def test_killed_gradients_continue(tmp_path, whole, processes, storage):
 
 
 def test_a_signal_stops_it_and_it_continues(tmp_path, whole):
+    """The gradient is to replace that of another input."""
     (tmp_path / "input.toml").write_text(INPUT)
+    hpcstencil(0, "gradient", "input.toml", "--set", "equation.A=0.2", "--set", "time.end=1.4", folder=tmp_path)
     command = ("gradient", "input.toml", "--set", 'gradient.storage="disk"')
-    run = started(2, *command, folder=tmp_path)
+    run = started(2, *command, "--overwrite", folder=tmp_path)
     wait_until(lambda: list_states(tmp_path / "input.gradient.h5"), run)  # on the way forwards
     os.kill(ranks(run)[1], signal.SIGUSR1)
     status, told = ended(run, tmp_path, within=30)

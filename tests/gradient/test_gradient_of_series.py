@@ -49,6 +49,26 @@ def plate(samples, dt=0.03, **others):
     }  # fmt: skip
 
 
+def test_numbers_and_series_that_are_a_whole_right_hand_side():
+    """J = ∫ u + v + k dx with u = A + k t and v = ∫ s dt, on a line of length 1."""
+    given = {
+        "grid": {"shape": [8], "upper": [1.0]},
+        "equation": {"name": "custom", "A": 0.4, "k": 0.3, "s": {"series": SAMPLES, "dt": 0.1}, "rhs": {"u": "k", "v": "s"}},
+        "initial": {"u": "A", "v": 0.0},
+        "numerics": {"precision": "float64", "integrator": "rk4"},
+        "time": {"end": 0.5, "dt": 0.05},
+        "objective": {"J": "integral(u + v) + integral(k)"},
+        "gradient": {"of": ["equation.A", "equation.k", "equation.s"]},
+    }  # fmt: skip
+    with hs.Simulation(given) as sim:
+        value, found = sim.value_and_gradient()
+    integrals = 0.1 * np.array([0.5, 1, 1, 1, 1, 0.5])  # of the hat functions
+    assert value == pytest.approx(0.4 + 0.3 * 0.5 + 0.3 + integrals @ SAMPLES, rel=1e-13)
+    assert found["equation.A"] == pytest.approx(1.0, rel=1e-13)
+    assert found["equation.k"] == pytest.approx(1.5, rel=1e-13)
+    assert np.allclose(found["equation.s"], integrals, rtol=1e-13)
+
+
 @pytest.mark.parametrize(
     "dt", [0.02, pytest.param(0.07, marks=pytest.mark.long), pytest.param(0.006, marks=pytest.mark.long)]
 )

@@ -96,6 +96,17 @@ def test_an_expression_that_is_a_field_is_the_field(kernel):
     same_bits(*(sweep(sweep.forward.initial_fields(), 3) for sweep in (found, expected)))
 
 
+@pytest.mark.parametrize("kernel", ["shift", "native"])
+def test_an_expression_that_is_a_parameter_is_not_added_to_a_field(kernel):
+    given = tables({"J": "sum(cable**2)"}, probes={"cable": {"expression": "A", **PLACES, "every_steps": 2}})
+    sweep = members_from(given, kernel=kernel).sweeps[0]
+    found = sweep(sweep.forward.initial_fields(), 3)
+    samples = 6 * len(PLACES["x"])
+    assert found.value == pytest.approx(samples * 0.5**2)
+    assert found.numbers["equation.A"] == pytest.approx(samples * 2 * 0.5)
+    assert not np.asarray(found.arrays["initial.u"]).any()
+
+
 def test_terms_beside_the_receivers_are_taken_at_the_end():
     both, receivers, end = (
         result_of(tables({"J": text}))

@@ -112,10 +112,12 @@ def test_the_fields_are_those_of_finite_differences():
         assert all(np.array_equal(both[name], found[name]) for name in found)
 
 
-@pytest.mark.parametrize("integrator", ["ssprk2", pytest.param("ab2", marks=pytest.mark.long)])
-def test_a_product_of_the_hessian_is_the_derivative_of_the_gradient(integrator):
+@pytest.mark.parametrize(("integrator", "kernel"), [
+    ("ssprk2", "shift"), ("ssprk2", "native"), pytest.param("ab2", "shift", marks=pytest.mark.long)
+])  # fmt: skip
+def test_a_product_of_the_hessian_is_the_derivative_of_the_gradient(integrator, kernel):
     names, h = ["equation.D", "equation.A", "initial.v"], 1e-5
-    given = {**GIVEN, "numerics": {**GIVEN["numerics"], "integrator": integrator}}
+    given = {**GIVEN, "numerics": {**GIVEN["numerics"], "integrator": integrator, "kernel": kernel}}
     with hs.Simulation(given) as sim:
         v, w = random_direction(sim, names, 1), random_direction(sim, names, 2)
         of_v, of_w = sim.hessian_product(v), sim.hessian_product(w)

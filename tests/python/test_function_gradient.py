@@ -83,6 +83,21 @@ def test_calls_may_be_chained_and_mapped():
         assert float(each[2]) == pytest.approx((above - below) / (2 * h), rel=1e-6)
 
 
+def test_mapped_calls_do_not_mix_up_what_they_are_differentiated_by():
+    """JAX calls the traced function of the first gradient once more in the third one."""
+    with hs.Simulation({**GIVEN, **WAYS["shift"]}) as sim:
+        loss, (u, A, D, v) = loss_of(sim)
+        scales, starts = jnp.array([0.4, 0.6]), jnp.stack([u, 2 * u])
+
+        def by_factor(factor):
+            return jax.vmap(lambda start: loss(start, factor * A, D, v))(starts).sum()
+
+        expected = float(A) * sum(float(jax.grad(loss, 1)(start, A, D, v)) for start in starts)
+        jax.grad(lambda A: jax.vmap(lambda scale: loss(u, A, scale * D, v))(scales).sum())(0.5)
+        jax.grad(lambda scales: jax.vmap(lambda scale: loss(u, A, scale * D, v))(scales).sum())(scales)
+        assert float(jax.grad(by_factor)(1.0)) == pytest.approx(expected, rel=1e-12)
+
+
 @pytest.mark.parametrize("way", ["native", pytest.param("ab2", marks=pytest.mark.long)])
 def test_the_members_of_an_ensemble(way):
     """Shared parameters have the sums over the members, each of which is that of a single run."""
