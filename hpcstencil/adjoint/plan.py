@@ -22,6 +22,7 @@ from hpcstencil.validation.errors import InputError
 from hpcstencil.validation.messages import shown
 
 MOVING = 4  # states in memory if they are stored on disk: one that steps begin with, and three while one is read
+BESIDE_ARRAYS = 2**14  # bytes of the file of a state beside its arrays, mostly less: tables of HDF5 and attributes
 MOST = {1: 16, 2: 16, 3: 4}  # most stages of steps to reverse together, by axes: more need more memory than caches have
 
 
@@ -166,5 +167,6 @@ def plan_of(adjoint: Adjoint, topology: Topology, at_once: int, injected: bool, 
                 f"gradient.memory: expected room for at least one state of {size} bytes, but got {shown(gradient.memory)}; "
                 "give more, or take more processes"
             )
-    on_disk, file_bytes = gradient.storage == "disk", len(problem.changing) * problem.cells * itemsize
+    on_disk = gradient.storage == "disk"
+    file_bytes = len(problem.changing) * problem.cells * itemsize + BESIDE_ARRAYS
     return SweepPlan(groups, min(states, len(groups)), size, beside, on_disk, file_bytes, recorded)

@@ -13,6 +13,7 @@ from gradients import attempt, bytes_of, in_memory, members_from, several_at_onc
 from support import hpcstencil
 
 from hpcstencil.adjoint.checkpointing import Advance, actions
+from hpcstencil.adjoint.plan import BESIDE_ARRAYS
 from hpcstencil.checkpoint.paths import list_checkpoints
 from hpcstencil.gradient import resumable
 from hpcstencil.gradient.stored_states import WHAT, OnDisk, beside, list_states
@@ -139,12 +140,13 @@ def test_states_on_disk_are_removed_after_a_sweep_and_after_one_that_fails(tmp_p
     sweep = sweep_of(given)
     fields, path = sweep.forward.initial_fields(), tmp_path / "g.h5"
     stored = OnDisk(beside(path), sweep.forward, {"of": WHAT})
-    most, add = [], type(stored).add
+    most, add, sizes = [], type(stored).add, set()
 
     class Watched(type(stored)):
         def add(self, *arguments):
             add(self, *arguments)
             most.append((len(self.held), len(list_checkpoints(self.output))))
+            sizes.update(path.stat().st_size for path in list_checkpoints(self.output))
 
     stored.__class__ = Watched
     expected = sweep(fields, 4)
@@ -154,6 +156,8 @@ def test_states_on_disk_are_removed_after_a_sweep_and_after_one_that_fails(tmp_p
     assert all(np.array_equal(found.arrays[key], array) for key, array in expected.arrays.items())
     assert max(held for held, _ in most) == 3  # state 0, the one that steps began with, and the newest
     assert max(files for _, files in most) == 3
+    arrays = sum(fields[name].nbytes for name in sweep.changing)
+    assert arrays < max(sizes) <= arrays + BESIDE_ARRAYS
     with monkeypatch.context() as context:
         context.setattr(Sweep, "reversed", interrupted)
         with pytest.raises(KeyboardInterrupt):
@@ -273,15 +277,15 @@ def test_another_gradient_is_not_continued(command, monkeypatch):
 def test_a_disk_without_room_is_refused_before_the_run(command, monkeypatch):
     status, out, err = command("check", "input.toml")
     assert status == 0, err
-    assert "4 stored states of 768 B on disk, about" in out and "states on disk        2.3 KB in all\n" in out
+    assert "4 stored states of 768 B on disk, about" in out and "states on disk        51.5 KB in all\n" in out
     usage = shutil.disk_usage(".")._replace(free=2000)
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage)
     status, out, _ = command("check", "input.toml")
-    assert status == 0 and f"states on disk        2.3 KB in all; 2 KB are free in {os.getcwd()}" in out
+    assert status == 0 and f"states on disk        51.5 KB in all; 2 KB are free in {os.getcwd()}" in out
     status, _, err = command("gradient", "input.toml")
     assert (
         status == 4
-        and "gradient.storage: expected 2.3 KB of free space in" in err
+        and "gradient.storage: expected 51.5 KB of free space in" in err
         and "fewer gradient.checkpoints" in err
     )
     assert sorted(os.listdir()) == ["input.toml", "k.npy"]
