@@ -444,11 +444,9 @@ struct Sweep {
         const Ring& ring = pipe.ring[r];
         if (!fills[r]) return;
         auto empty = [&](long i) { return wavefront.layers.is_empty(ring.array, i); };
-        for (long i = i0; i < i1; i++) {
-            if (empty(i)) continue;
-            if (!call.wraps[2] || ring.width[1]) fill_ghosts_in_plane(q, f, ring, i, j0, j1);
-            else if (ring.width[2]) wrap_cells(call.count[2], ring.width[2], plane(q, f, i), part.pitch, j0, j1);
-        }
+        if (BY_PLANES) fill_row_ends(q, f, ring, i0, 1, 0, i1 - i0);
+        for (long i = i0; i < i1 && !BY_PLANES; i++)
+            if (!empty(i)) fill_ghosts_in_plane(q, f, ring, i, j0, j1);
         long n = call.count[0], w = ring.width[0];
         for (int e = 0; e < 2 && w; e++) {
             if (!tiles.boundary[0][e]) continue;
@@ -473,7 +471,7 @@ struct Sweep {
     // Fills the ghost cells of a plane beyond the ends of the second and the third axis.
     void fill_ghosts_in_plane(int q, int f, const Ring& ring, long i, long j0, long j1) {
         real* p = plane(q, f, i);
-        long w = ring.width[1], n = call.count[1], pitch = part.pitch;
+        const long w = ring.width[1], n = call.count[1], pitch = part.pitch;
         for (int e = 0; w && e < 2; e++) {
             const Face& face = arrays[ring.array].face[1][e];
             if (!wavefront.at_boundary(part, 1, e) || (e ? j1 < n : j0 > 0)) continue;
@@ -483,11 +481,18 @@ struct Sweep {
             if (e) j1 = n + w;
             else j0 = -w;
         }
-        w = ring.width[2], n = call.count[2];
-        if (call.wraps[2]) wrap_cells(n, w, p, pitch, j0, j1);
-        for (int e = 0; w && !call.wraps[2] && e < 2; e++) {
+        fill_row_ends(q, f, ring, i, 0, j0, j1);
+    }
+
+    // Fills the ghost cells beyond the ends of rows j0 .. j1 - 1 of plane i. With ``planes`` = 1 these are the rows of
+    // planes i + j0 .. i + j1 - 1, which have one each.
+    void fill_row_ends(int q, int f, const Ring& ring, long i, long planes, long j0, long j1) {
+        real* p = plane(q, f, i);
+        const long w = ring.width[2], n = call.count[2], pitch = planes ? part.plane : part.pitch;
+        if (call.wraps[2]) return wrap_cells(n, w, p, pitch, j0, j1);
+        for (int e = 0; w && e < 2; e++) {
             const Face& face = arrays[ring.array].face[2][e];
-            Place place = {scalars[ring.step] + face.scalars, wavefront.tables.data(), i};
+            Place place = {scalars[ring.step] + face.scalars, wavefront.tables.data(), i, planes};
             fill_cells(face, e, n, w, place, p, pitch, j0, j1,
                        [&](int m) { return Rows{plane(q, field_of[face.next[m]], i), pitch}; });
         }
