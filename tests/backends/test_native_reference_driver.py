@@ -77,11 +77,16 @@ CASES = {
         "boundary": WALLS,
         "numerics": {"integrator": "ssprk2", "precision": "float64"},
     },
-    "3-D in place, coefficients along the second axis": {
+    "3-D in place, coefficients and differences along the second axis": {
         "grid": {"shape": [203, 131, 61]},
-        "equation": {"name": "custom", "rhs": {"u": "(1 + 0.5*sin(9*y)) * laplacian(u) + cos(x + 7*y)"}},
+        "equation": {"name": "custom", "rhs": {"u": "(1 + 0.5*sin(9*y)) * laplacian(u) + cos(x + 7*y) - 20*dy(u)"}},
         "boundary": WALLS,
         "numerics": {"integrator": "euler"},
+    },
+    "3-D in place, differences of order 8 along the second axis": {
+        "grid": {"shape": [203, 131, 61]},
+        "equation": {"name": "custom", "rhs": {"u": "0.1*laplacian(u) - 20*dy(u)"}},
+        "numerics": {"integrator": "euler", "order": 8},
     },
     "3-D heat in place": {
         "grid": {"shape": [203, 131, 61]},

@@ -227,13 +227,14 @@ class Cells(Writer):
         """Return the C++ expression for the address of the row of an array at the offset ``at`` along the first two axes."""
         plane = self.reads.plane(array, at[0])
         j, near = (0, at[1]) if self.by_pitch else (at[1], 0)
+        number = f"(j + {j} * q.rows)" if j else "j"  # the pitch is negative if rows go down
         row = self.once(
             ("row", plane),
             (0, j, 0),
-            lambda: self.of_row("real* const", f"in[{plane}].p + (j + {j}) * in[{plane}].pitch"),
+            lambda: self.of_row("real* const", f"in[{plane}].p + {number} * in[{plane}].pitch"),
         )
         if near:
-            pitch = self.once(("pitch", array), HERE, lambda: self.of_row("long", f"in[{plane}].pitch"))
+            pitch = self.once(("pitch", array), HERE, lambda: self.of_row("long", f"in[{plane}].pitch * q.rows"))
             row += f" {'+' if near > 0 else '-'} {pitch if abs(near) == 1 else f'{pitch} * {abs(near)}'}"
         return row
 

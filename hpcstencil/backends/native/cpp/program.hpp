@@ -25,7 +25,8 @@ struct Input {
 struct Plane {
     int input, offset;
 };
-// The address of cell (0, 0) of a plane, and the distance between its rows in cells.
+// The address of cell (0, 0) of a plane, and the distance in cells between two rows of a call, negative if they go
+// down.
 struct Rows {
     real* p;
     long pitch;
@@ -33,7 +34,7 @@ struct Rows {
 struct Place {                 // where a pass is
     const real* s;             // the pass's scalars of this step; SCALARS + 1 further on, of the next step
     const real* const* table;  // functions of one coordinate, by index
-    long i, planes = 0, rows = 1;  // row j of a call is row j * rows of plane i + j * planes
+    long i, planes = 0, rows = 1;  // row j of a call is row j * rows of plane i + j * planes; rows is 1, -1 or 0
 };
 typedef void Compute(const Place&, const Rows* in, const Rows* out, long j0, long j1, long x0, long x1);
 // Fills the ghost cells of rows j0 .. j1 - 1 (one cell per row beyond an end of the last axis). ``k`` is their distance
