@@ -132,7 +132,10 @@ class OnDisk:
         def refuse() -> None:
             for path in list_checkpoints(self.output):
                 if step_of(path) not in self.written:
-                    raise InputError(f"{path}: exists already; remove it, or choose another output")
+                    raise InputError(
+                        f"{path}: exists already, another gradient may have left it; remove "
+                        f"{self.output.stem}.checkpoint.*.h5, or choose another output"
+                    )
 
         from_rank_0(self.simulation.communicator, refuse)
         return self
