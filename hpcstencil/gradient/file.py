@@ -76,23 +76,19 @@ def write_result(file: h5py.File, kind: str, members: Members, objective: float,
 def is_complete(path: Path, config: Config, digests: Mapping[str, str], interrupted: bool) -> bool:
     """Whether ``path`` is the file of the gradient of this input with these data. For one process.
 
-    If there are files of an ``interrupted`` gradient, it is the one to continue, and ``path`` may be the file that it is to
-    replace. Otherwise raises InputError if ``path`` is the file of something else.
+    If there are files of an ``interrupted`` gradient, ``path`` may be the file of another input, which it is to replace.
+    Otherwise raises InputError if it is that. Also raises InputError if it is no file of a gradient.
     """
     if not path.exists():
         return False
+    with open_for_reading(path) as file:
+        found = attributes(path, file)
+    if not {"objective", "arrays_sha256"} <= found.keys():
+        raise InputError(f"{path}: expected the file of a gradient, but it is another; choose another --output")
     try:
-        _refuse_other(path, config, digests)
+        refuse_changed(path, found, config, digests, FREE)
     except InputError:
         if not interrupted:
             raise
         return False
     return True
-
-
-def _refuse_other(path: Path, config: Config, digests: Mapping[str, str]) -> None:
-    with open_for_reading(path) as file:
-        found = attributes(path, file)
-    if not {"objective", "arrays_sha256"} <= found.keys():
-        raise InputError(f"{path}: expected the file of a gradient, but it is another; choose another --output")
-    refuse_changed(path, found, config, digests, FREE)

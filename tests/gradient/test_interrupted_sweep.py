@@ -262,6 +262,16 @@ def test_files_of_others_are_not_overwritten(command, monkeypatch):
     assert status == 2 and "input.gradient.h5: expected the file of a gradient, but it is another" in err
 
 
+def test_a_continued_gradient_does_not_replace_the_file_of_something_else(command, monkeypatch):
+    stopped(command, monkeypatch, 14)
+    with h5py.File("input.gradient.h5", "w") as file:
+        file.attrs["title"] = "somebody else's"
+    before = Path("input.gradient.h5").read_bytes()
+    status, _, err = command("gradient", "input.toml", "--resume")
+    assert status == 2 and "input.gradient.h5: expected the file of a gradient, but it is another" in err
+    assert Path("input.gradient.h5").read_bytes() == before
+
+
 def test_another_gradient_is_not_continued(command, monkeypatch):
     stopped(command, monkeypatch, 14)
     before = sorted(os.listdir())

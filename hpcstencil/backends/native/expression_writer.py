@@ -108,6 +108,11 @@ def changes(tree: Node) -> bool:
     return any(isinstance(part, Time | StepSize) for part in walk(tree))
 
 
+def is_flat(axis_of: Sequence[int]) -> bool:
+    """Return whether a grid has no second axis of the driver, so that planes are single rows. ``axis_of`` is as in `Writer`."""
+    return 1 not in axis_of
+
+
 @dataclass
 class Writer(ABC):
     """Writer of C++ statements that compute expression trees.

@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from hpcstencil.backends.native.expression_writer import HERE, Offset, Writer, changes, whole_numbers
+from hpcstencil.backends.native.expression_writer import HERE, Offset, Writer, changes, is_flat, whole_numbers
 from hpcstencil.backends.native.scalars import Functions, Scalars
 from hpcstencil.backends.native.vanishing import NOTHING, Absent
 from hpcstencil.numerics.finite_differences import Stencil, is_large
@@ -190,7 +190,7 @@ class Cells(Writer):
             (axis,) = axes
             number, a = self.tables.index(tree), self.axis_of[axis]
             place = f"q.table[{number}]"
-            flat = 1 not in self.axis_of  # the rows of a call may be planes
+            flat = is_flat(self.axis_of)  # the rows of a call may be planes
             texts = f"q.i{' + j * q.planes' * flat} + {at[0]}", f"j * q.rows + {at[1]}", f"x + {at[2]}"
             alone = (at[0] * (a == 0), at[1] * (a == 1), at[2] * (a == 2))
             if a == 2:

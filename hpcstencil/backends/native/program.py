@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from hpcstencil.backends.backend import Unsupported
-from hpcstencil.backends.native.expression_writer import Offset
+from hpcstencil.backends.native.expression_writer import Offset, is_flat
 from hpcstencil.backends.native.pass_statements import Cells, Scope
 from hpcstencil.backends.native.passes import Pass
 from hpcstencil.backends.native.step import Step, step_of
@@ -171,7 +171,7 @@ def counts(step: Step, furthest: Sequence[int] = (0, 0, 0), **others: int) -> li
         f"const long MAX_OFFSET[] = {{{', '.join(map(str, furthest))}}};",
         "static_assert(AT_ONCE <= MOST_AT_ONCE);",
         f"const int INJECTIONS = {len(step.plan.injected)};",
-        f"const bool FLAT = {str(1 not in step.text.axis_of).lower()};",
+        f"const bool FLAT = {str(is_flat(step.text.axis_of)).lower()};",
         f"const bool JOINS_STEPS = {str(step.joins_steps).lower()};",
         f"const double STATEMENTS = {step.statements:.1f};",
     ]

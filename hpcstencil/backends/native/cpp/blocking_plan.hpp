@@ -40,6 +40,8 @@ struct Prefetch {
     }
 };
 
+constexpr long ROWS = 4;  // of a plane that a call of a pass computes between two portions of prefetched cells
+
 // Arrays of functions of several coordinates, on the cells of the block and some beyond it. They are filled once.
 struct FixedArrays {
     List<real*> origin{FIXED};

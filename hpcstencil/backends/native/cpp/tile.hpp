@@ -133,7 +133,6 @@ struct Tile {
     List<int> slot{RINGS};       // of the newest plane of each ring
     List<Rows> written{PLANES};  // by a pass
     VariantPlanes read;
-    static constexpr long ROWS = 4;
     long portions = 0;  // of prefetched cells, in a round
     Prefetch upcoming;
     ErrorSums errors;

@@ -27,7 +27,6 @@ struct Part {
 
 // Whether a call of a pass computes several groups of planes, which are single rows, as its rows.
 static const bool BY_PLANES = FLAT && !LAYERS;
-constexpr long ROWS = 4;  // of a plane that a call computes, if it computes whole rows
 
 struct Wavefront : Plan {
     long rows;          // of a tile
@@ -47,10 +46,10 @@ struct Wavefront : Plan {
     // work around a pass. If the third-level cache is far, the planes of all levels have to stay in the second one.
     long planes_in_round() const {
         if (!BY_PLANES) return AT_ONCE;
-        long levels = 0, groups = 4;
+        long planes = 0, groups = 4;
         for (int f = 0; f < FIELDS; f++)
-            levels += reserved.level[0].ahead + reserved_drift.after[reserved.levels - 1][f].planes;
-        auto bytes = [&] { return (levels + 2.0 * groups * AT_ONCE * FIELDS) * call.count[2] * sizeof(real); };
+            planes += reserved.level[0].ahead + reserved_drift.after[reserved.levels - 1][f].planes;
+        auto bytes = [&] { return (planes + 2.0 * groups * AT_ONCE * FIELDS) * call.count[2] * sizeof(real); };
         while (groups > 1 && call.l3_is_far && bytes() > 0.75 * call.l2_bytes) groups--;
         return groups * AT_ONCE;
     }
@@ -139,7 +138,6 @@ struct Sweep {
     const Pipeline& pipe;
     const FieldDrift& field_drift;
     bool upward, last;
-    const long in_round;  // planes that a level computes before the next level does
     SlantedTiles tiles;
     List<Drift> start_drift{FIELDS};
     Matrix<real> scalars{MAX_STEPS + 1, SCALARS + 1};
@@ -167,7 +165,6 @@ struct Sweep {
           field_drift(wavefront.field_drift[wavefront.pipeline_index(k)]),
           upward(k % 2 == 0),
           last(k + 1 == wavefront.sweeps),
-          in_round(wavefront.in_round),
           tiles{pipe, part.from, part.to, {}, upward},
           width(round_up(wavefront.call.count[2], LANES)) {
         for (int t = 0; t <= pipe.steps; t++)
@@ -234,44 +231,42 @@ struct Sweep {
         List<long> lo{LEVELS}, hi{LEVELS}, calls{LEVELS};  // calls: of its pass by a level in a round
         for (long n = 0; n < tiles.count; n++) {
             long m = upward ? n : tiles.count - 1 - n, first = UNBOUNDED, end = -UNBOUNDED, all_calls = 0,
-                 next_round = upward ? in_round : -in_round;
+                 next_round = upward ? wavefront.in_round : -wavefront.in_round;
             for (int q = 0; q < pipe.levels; q++) {
                 rows[q][0] = tiles.begin(q, m), rows[q][1] = tiles.begin(q, m + 1);
                 lo[q] = tiles.lowest(q, 0), hi[q] = tiles.highest(q, 0);
                 first = min(first, lo[q] - pipe.level[q].ahead), end = max(end, hi[q] + pipe.level[q].ahead);
                 calls[q] = 0;
                 if (!q || rows[q][0] >= rows[q][1]) continue;
-                const Pass& pass = passes[pipe.level[q].pass];
-                chunk[q].lay_out(pass, rows[q][1] - rows[q][0], width, call.count[1] == 1);
-                calls[q] = BY_PLANES ? 1 : calls_per_plane(q, rows[q][1] - rows[q][0]) * (AT_ONCE / pass.at_once);
-                all_calls += calls[q];
+                chunk[q].lay_out(passes[pipe.level[q].pass], rows[q][1] - rows[q][0], width, call.count[1] == 1);
+                all_calls += calls[q] = calls_in_round(q, rows[q][1] - rows[q][0]);
             }
             auto round = [&](long s) {
                 auto plane = [&](int q) { return upward ? s + pipe.level[q].ahead : s - pipe.level[q].ahead; };
                 prefetch(plane(0) + next_round, lo[0], hi[0], rows[0]), upcoming.divide(all_calls);
                 for (int q = 0; q < pipe.levels; q++) {
                     long i = plane(q);
-                    if (i + in_round <= lo[q] || i >= hi[q] || rows[q][0] >= rows[q][1]) continue;
+                    if (i + wavefront.in_round <= lo[q] || i >= hi[q] || rows[q][0] >= rows[q][1]) continue;
                     tile_edge.clear();
                     int next = q % (pipe.levels - 1) + 1;  // after the last level comes the first one of the next round
                     if (n && q)
                         prefetch_edge(next, plane(next) + (next == 1 ? next_round : 0), rows[next]),
                             tile_edge.divide(calls[q]);
-                    level(q, i, max(i, lo[q]), min(i + in_round, hi[q]), rows[q][0], rows[q][1]);
+                    level(q, i, max(i, lo[q]), min(i + wavefront.in_round, hi[q]), rows[q][0], rows[q][1]);
                 }
                 if (call.edges) call.edges->poll(polled);
             };
             if (upward)
-                for (long s = first; s < part.to[0]; s += in_round) round(s);
+                for (long s = first; s < part.to[0]; s += wavefront.in_round) round(s);
             else
-                for (long s = end - 1; s > part.from[0] - in_round; s -= in_round) round(s);
+                for (long s = end - 1; s > part.from[0] - wavefront.in_round; s -= wavefront.in_round) round(s);
         }
     }
 
-    // Prefetches, during this round, the tile's rows of those planes i .. i + in_round - 1 that lie in lo .. hi - 1.
+    // Prefetches, during this round, the tile's rows of those planes of the next one, from i on, in lo .. hi - 1.
     void prefetch(long i, long lo, long hi, const long rows[2]) {
         upcoming.clear();
-        for (long n = max(i, lo); n < min(i + in_round, hi); n++)
+        for (long n = max(i, lo); n < min(i + wavefront.in_round, hi); n++)
             for (int f = 0; f < FIELDS; f++)
                 if (wavefront.layers.holds_planes(f, n))
                     upcoming.add(part.row(f, start_drift[f], n, rows[0]), (rows[1] - rows[0]) * part.pitch);
@@ -295,7 +290,7 @@ struct Sweep {
         }
     }
 
-    // Computes planes i .. i + in_round - 1 of a level, of which i0 .. i1 - 1 are needed.
+    // Computes the planes of a level in a round, which begin with plane i, and of which i0 .. i1 - 1 are needed.
     void level(int q, long i, long i0, long i1, long j0, long j1) {
         if (!q) return load(i0, i1, j0, j1);
         compute(q, i, i0, i1, j0, j1);
@@ -322,30 +317,37 @@ struct Sweep {
         const Pass& pass = passes[mine.pass];
         const long first[AXES] = {max(i0, part.from[0]), max(j0, part.from[1]), 0},
                    end[AXES] = {min(i1, part.to[0]), min(j1, part.to[1]), call.count[2]};
-        for (long n = i; n < i + in_round; n += AT_ONCE)
+        for (long n = i; n < i + wavefront.in_round; n += AT_ONCE)
             unstored[q].record(call, scalars[mine.step], wavefront.tables.data(), wavefront.layers, n, first, end,
                                [&](const Plane& plane, long n) {
                                    if (plane.input < 0) return wavefront.fixed_arrays.at(plane, n);
                                    int f = field_of[Unstored::array(plane)];
                                    return Rows{part.row(f, drift(q - 1, f), n + plane.offset, 0), part.pitch};
                                });
-        const long planes = pass.at_once, group0 = (i0 - i) / planes, group1 = (i1 - i + planes - 1) / planes;
-        if (BY_PLANES) compute_groups(q, i + planes * (upward ? group0 : group1 - 1), group1 - group0);
-        for (long m = group0; m < group1; m++) {
-            long n = i + planes * (BY_PLANES || upward ? m : group0 + group1 - 1 - m);
-            if (!BY_PLANES) (whole_rows(q) ? compute_rows(q, n, j0, j1) : compute_chunks(q, n, j0, j1));
-            if (injected[q].entries.empty() && records[q].entries.empty()) continue;
-            const Rows* made = rows_written(q, n, 0, 1);
-            injected[q].add(call, pass, n, planes, made, j0, j1, 0, width);
-            record_cells(records[q], call, pass, n, made, first, end);
-        }
+        // the lowest and the highest plane with which a group begins
+        const long planes = pass.at_once, low = i + (i0 - i) / planes * planes,
+                   high = low + (i1 - 1 - low) / planes * planes;
+        const long begin = upward ? low : high, next = upward ? planes : -planes;
+        if (BY_PLANES) compute_groups(q, begin, (high - low) / planes + 1);
+        else
+            for (long n = begin; n >= low && n <= high; n += next)
+                whole_rows(q) ? compute_rows(q, n, j0, j1) : compute_chunks(q, n, j0, j1);
+        if (!injected[q].entries.empty() || !records[q].entries.empty())
+            for (long n = low; n <= high; n += planes) {
+                const Rows* made = rows_written(q, n, 0, 1);
+                injected[q].add(call, pass, n, planes, made, j0, j1, 0, width);
+                record_cells(records[q], call, pass, n, made, first, end);
+            }
         for (int o = 0; o < pass.outputs; o++)
             fill_ghosts(q, field_written(pass, o), pipe.output(q, o), i0, i1, j0, j1);
     }
 
     bool whole_rows(int q) const { return !LAYERS && chunk[q].count == 1; }
-    long calls_per_plane(int q, long rows) const {
-        return whole_rows(q) ? (rows + ROWS - 1) / ROWS : rows * chunk[q].count;
+    // Calls of its pass by a level in a round, in a tile with some rows.
+    long calls_in_round(int q, long rows) const {
+        if (BY_PLANES) return 1;
+        return (whole_rows(q) ? (rows + ROWS - 1) / ROWS : rows * chunk[q].count)
+               * (AT_ONCE / passes[pipe.level[q].pass].at_once);
     }
 
     // What a level reads, and writes, if it computes plane i. Row m of a call is row m * rows of plane i + m * planes.
@@ -489,8 +491,9 @@ struct Sweep {
     void fill_row_ends(int q, int f, const Ring& ring, long i, long planes, long j0, long j1) {
         real* p = plane(q, f, i);
         const long w = ring.width[2], n = call.count[2], pitch = planes ? part.plane : part.pitch;
+        if (!w) return;
         if (call.wraps[2]) return wrap_cells(n, w, p, pitch, j0, j1);
-        for (int e = 0; w && e < 2; e++) {
+        for (int e = 0; e < 2; e++) {
             const Face& face = arrays[ring.array].face[2][e];
             Place place = {scalars[ring.step] + face.scalars, wavefront.tables.data(), i, planes};
             fill_cells(face, e, n, w, place, p, pitch, j0, j1,
