@@ -31,8 +31,8 @@ from postprocess.figures import (
 )
 from postprocess.movie import write_gif, write_mp4
 from postprocess.options import plot_options
-from postprocess.reader import FileProblem, RequestProblem, read_samples, read_view
-from postprocess.results import is_result, read_result, result_figure
+from postprocess.reader import FileProblem, RequestProblem, is_result, read_samples, read_view
+from postprocess.results import read_result, result_figure
 from postprocess.selection import Selection, select
 
 DPI = 200

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from hpcstencil.io.dataset_names import PROBES, VALUES
 from hpcstencil.io.hdf5_validation import (
+    RESULTS,
     WHOLE,
     attributes,
     groups_in,
@@ -40,7 +41,6 @@ from hpcstencil.validation.toml_text import parse
 AXES = ("x", "y", "z")
 _COORDINATES = ("member", *AXES, *(f"{axis}_face" for axis in AXES))
 MASK = "solid"
-RESULTS = ("fit", "gradient")  # kinds of files that are drawn by `postprocess.results`
 UNFINISHED = (
     "A change to the file was begun and not finished, and what it says is as before: wait if a run is writing it; if that "
     "was killed, `hpcstencil info --repair` or `run --resume` undoes the change for good, and every snapshot is kept."
@@ -210,6 +210,21 @@ def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
             yield prefix + key, value
 
 
+def is_result(path: str | Path) -> bool:
+    """Whether the file is the result of a fit or a gradient. Raises FileProblem if it cannot be read."""
+    with opened(Path(path)) as file:
+        return attributes(Path(path), file).get("kind") in RESULTS
+
+
+def result_dataset(path: Path, file: h5py.File, name: str) -> h5py.Dataset:
+    """Return a dataset of numbers in the file of a fit or a gradient. Raises FileProblem if it is not there."""
+    if name not in file:
+        raise FileProblem(f"{path} lacks '{name}': take the file that `hpcstencil fit` or `gradient` wrote.")
+    dataset = numbers(path, file, name)
+    refuse_unwritten(path, dataset)
+    return dataset
+
+
 def read_view(path: str | Path) -> FileView:
     """Read the contents of the file at `path`. Raises FileProblem if it is not a readable output or checkpoint file."""
     path = Path(path)
@@ -218,7 +233,8 @@ def read_view(path: str | Path) -> FileView:
         kind = found.get("kind", "output" if "time" in file else "")
         if kind in RESULTS:
             raise FileProblem(
-                f"{path} is the result of `hpcstencil {kind}`: `hpcstencil plot`, without options, draws it, and h5py reads it."
+                f"{path} is the result of `hpcstencil {kind}`: `hpcstencil plot`, without options, draws it, and hs.open "
+                "reads it."
             )
         if kind not in ("output", "checkpoint"):
             raise FileProblem(

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -16,12 +15,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from hpcstencil.io.hdf5_validation import attributes, json_attribute, numbers
+from hpcstencil.io.hdf5_validation import attributes, json_attribute
 from hpcstencil.validation.printable import printable
 from postprocess.figures import LINE, as_text, colour_scale, head, open_frame, value_limits
-from postprocess.reader import RESULTS, FileProblem, RequestProblem, opened
+from postprocess.reader import AXES, RequestProblem, opened, result_dataset
 
-AXES = ("x", "y", "z")
 OTHER = "#c8553d"  # colour of the gradient norm
 MOST_FIELDS, MOST_NUMBERS = 4, 6
 
@@ -53,12 +51,6 @@ class Result:
     series: Mapping[str, tuple[NDArray[np.float64], NDArray[np.float64]]]
 
 
-def is_result(path: str | Path) -> bool:
-    """Whether the file is the result of a fit or a gradient. Raises FileProblem if it cannot be read."""
-    with opened(Path(path)) as file:
-        return attributes(Path(path), file).get("kind") in RESULTS
-
-
 def read_result(path: str | Path) -> Result:
     """Read the file of a fit or a gradient. Raises FileProblem if something in it is missing."""
     path = Path(path)
@@ -66,9 +58,9 @@ def read_result(path: str | Path) -> Result:
         found = attributes(path, file)
         fields, values, series = dict[str, Any](), dict[str, float](), dict[str, Any]()
         for key in json_attribute(path, found, "unknowns", []):
-            dataset = _dataset(path, file, key)
+            dataset = result_dataset(path, file, key)
             if f"{key}.time" in file:
-                series[key] = _dataset(path, file, f"{key}.time")[:], dataset[:]
+                series[key] = result_dataset(path, file, f"{key}.time")[:], dataset[:]
                 continue
             of_members = dataset.ndim > 0 and [*dataset.dims[0].keys()] == ["member"]
             for member in range(len(dataset)) if of_members else (None,):
@@ -81,18 +73,12 @@ def read_result(path: str | Path) -> Result:
                     values[name] = float(part)
         convergence = None
         if found["kind"] == "fit":
-            history = (_dataset(path, file, f"history/{name}")[:] for name in ("objective", "gradient_norm"))
+            history = (result_dataset(path, file, f"history/{name}")[:] for name in ("objective", "gradient_norm"))
             convergence = Convergence(*history)
         coordinates = {axis: file[axis][:] for axis in AXES if axis in file}
     title = printable(str(found.get("title", "")).strip() or path.stem)
     objective = "" if convergence else printable(str(found.get("name", "objective")))
     return Result(title, convergence, objective, values, fields, coordinates, series)
-
-
-def _dataset(path: Path, file: h5py.File, name: str) -> h5py.Dataset:
-    if name not in file:
-        raise FileProblem(f"{path} lacks '{name}': take the file that `hpcstencil fit` or `gradient` wrote.")
-    return numbers(path, file, name)
 
 
 def result_figure(result: Result) -> Figure:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
+from numpy.typing import NDArray
 
+from hpcstencil.io.hdf5_validation import attributes, json_attribute, series
 from hpcstencil.validation.printable import echo, printable
-from postprocess.reader import AXES, Field, FileProblem, FileView, read_view
+from postprocess.reader import AXES, Field, FileProblem, FileView, is_result, opened, read_view, result_dataset
 from postprocess.selection import cell_bounds
 
 CHUNK = 64 * 2**20  # bytes of a field read at a time
@@ -22,11 +24,13 @@ LISTED = 8  # members whose values are listed, and continuations
 
 
 def summarize(path: str | Path) -> str:
-    """Summarize an output or checkpoint file in several lines.
+    """Summarize an output or checkpoint file, or the result of a fit or a gradient, in several lines.
 
     They describe its contents, the range of values of the last snapshot, and whether the file is complete and undamaged. The
     last snapshot of every field is read piece by piece. Raises FileProblem if the file cannot be read.
     """
+    if is_result(path):
+        return _as_text(_result_rows(Path(path)))
     view = read_view(path)
     ranges = {name: last_range(view, name) for name in view.fields} if len(view.times) else {}
     rows: list[tuple[str, str]] = [
@@ -50,7 +54,57 @@ def summarize(path: str | Path) -> str:
         ("complete", _complete(view)),
         ("sound", _sound(view, ranges)),
     ]
+    return _as_text(rows)
+
+
+def _as_text(rows: Iterable[tuple[str, str]]) -> str:
+    """Put each row on a line; rows without a text are left out."""
     return "\n".join(f"{name:<{WIDTH}}{printable(text)}" for name, text in rows if text)
+
+
+def _result_rows(path: Path) -> list[tuple[str, str]]:
+    """The rows of the file of a fit or a gradient. All values are read."""
+    with opened(path) as file:
+        found = attributes(path, file)
+        kind, objective = str(found["kind"]), str(found.get("name", "objective"))
+        coordinates = {axis: series(path, file, axis) for axis in AXES if axis in file}
+        view = FileView(path, kind, coordinates, {}, np.array([]), np.array([], np.int64), found, {}, ())
+        values, lost = list[str](), list[str]()
+        for key in json_attribute(path, found, "unknowns", []):
+            dataset = result_dataset(path, file, key)
+            array = np.asarray(dataset[()])
+            name = key if kind == "fit" else f"d {objective} / d {key}"
+            values.append(f"{name} {_values(array, f'{key}.time' in file)}")
+            if not np.isfinite(array).all():
+                lost.append(key)
+        heading, start, iterations = "derivatives", "", ""
+        if kind == "fit":
+            heading = "found"
+            first, *rest = result_dataset(path, file, "history/objective")[:]
+            norms = result_dataset(path, file, "history/gradient_norm")[:]
+            start = f", {first:.10g} at the start"
+            iterations = f"{len(rest)}; gradient norm {norms[0]:.6g} at the start, {norms[-1]:.6g} at the end"
+    return [
+        ("file", f"{path} ({_size(path.stat().st_size)})"),
+        ("kind", kind),
+        ("title", str(found.get("title", ""))),
+        *_input_rows(view),
+        ("grid", _grid(view) if coordinates else ""),
+        ("objective", f"{objective} = {found['objective']:.10g}{start}" if "objective" in found else ""),
+        *((heading if n == 0 else "", text) for n, text in enumerate(values)),
+        ("iterations", iterations),
+        ("end", str(found.get("end", ""))),
+        ("versions", _versions(found)),
+        ("sound", f"no: values of {', '.join(lost)} are not finite" if lost else "yes"),
+    ]
+
+
+def _values(array: NDArray[Any], of_time: bool) -> str:
+    """Describe the values of a number, of a few numbers, or of an array."""
+    if array.size <= LISTED and array.ndim < 2:
+        return f"= {', '.join(f'{value:.10g}' for value in np.atleast_1d(array))}"
+    what = "samples" if of_time else "values"
+    return f" {' x '.join(map(str, array.shape))} {what}, {array.min():.6g} to {array.max():.6g}"
 
 
 def last_range(view: FileView, name: str) -> tuple[float, float, int]:
@@ -220,7 +274,7 @@ def _sound(view: FileView, ranges: Mapping[str, tuple[float, float, int]]) -> st
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
 def main(file: Path) -> None:
-    """Say what FILE, an output or checkpoint file, holds, and whether it is complete and sound."""
+    """Describe the contents of FILE, an output, a checkpoint or a result of a fit or a gradient, and check that it is valid."""
     try:
         echo(summarize(file))
     except FileProblem as problem:

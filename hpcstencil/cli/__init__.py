@@ -20,7 +20,7 @@ COMMANDS = {
     "run": "Run the simulation that INPUT.toml describes and write its output file.",
     "check": "Validate INPUT.toml without running it. Print the resolved input, decomposition, memory, predicted time.",
     "equations": "List the equations that an input may name; with a NAME its fields and parameters.",
-    "info": "Describe the contents of an output or checkpoint file, and check that it is complete and valid.",
+    "info": "Describe an output, a checkpoint, or a result of a fit or a gradient, and check that it is complete and valid.",
     "plot": "Make a PNG of a field, an animation, or the time series of a run.",
     "bench": "Measure speed in hardware terms: cells/s, T_eff, and its ratio to the copy bandwidth.",
     "doctor": "Check the environment (launch, MPI, HDF5, devices, folder) and suggest a remedy for each problem.",

@@ -1,4 +1,4 @@
-"""`hpcstencil info`: describe and check an output or checkpoint file."""
+"""`hpcstencil info`: describe and check an output, a checkpoint, or the result of a fit or a gradient."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hpcstencil.validation.printable import echo
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--repair", is_flag=True, help="First undo an incomplete write that a killed run left in FILE.")
 def info(file: Path, repair: bool) -> None:
-    """Describe the contents of FILE, an output or checkpoint file, and check that it is complete and valid."""
+    """Describe the contents of FILE, an output, a checkpoint or a result of a fit or a gradient, and check that it is valid."""
     if environment_rank() != 0:
         return
     # h5py is imported only here, so that `hpcstencil --help` answers at once

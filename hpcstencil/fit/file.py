@@ -34,7 +34,10 @@ def write(path: Path, members: Members, fitted: Fitted, found: Mapping[str, Any]
         with open_alone(temporary, "w") as file:
             file.attrs["end"] = fitted.why
             write_result(file, "fit", members, rows[-1].objective, found)
+            file["history/iteration"] = np.arange(len(rows))
+            file["history/iteration"].make_scale("iteration")
             for name, values in history.items():
                 file[f"history/{name}"] = values
+                file[f"history/{name}"].dims[0].attach_scale(file["history/iteration"])
 
     publish(path, make)

@@ -1,4 +1,4 @@
-"""Open output files as xarray datasets, and plot arrays."""
+"""Open the files of runs, gradients and fits as xarray datasets, and plot arrays."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpcstencil.io.dataset_names import MASK_DATASET, PROBES
 from hpcstencil.io.file_read import inspect, open_for_reading
-from hpcstencil.io.hdf5_validation import groups_in, numbers, probe_datasets
+from hpcstencil.io.hdf5_validation import RESULTS, attributes, groups_in, numbers, probe_datasets
 from hpcstencil.io.rollback_journal import Before, pending
 from hpcstencil.runtime.filesystem import file_errors
 from hpcstencil.validation.errors import InputError
@@ -27,8 +27,15 @@ def open(path: str | os.PathLike[str]) -> xr.Dataset:
     dataset, or use it as a context manager, before another run replaces the file. A file with an incomplete write
     opens in the state before that write. Any process may call this by itself.
 
-    Raises InputError if the file does not exist or is not the output of a run, EnvironmentProblem if it cannot be read.
+    The file of a gradient or a fit has a variable for each entry of gradient.of, with the dimensions (x, y, z), those of a
+    number (), or those of a time series (its time); an axis member comes first where the members differ. That of a fit also has
+    ``objective``, ``gradient_norm``, ``step`` and ``evaluations`` with the dimension iteration.
+
+    Raises InputError if the file does not exist or is of another kind, EnvironmentProblem if it cannot be read.
     """
+    place = Path(path)
+    if _kind(place) in RESULTS:
+        return _opened_result(place)
     dataset = _opened(path, None)
     if MASK_DATASET not in dataset:
         return dataset
@@ -64,6 +71,27 @@ def probes(path: str | os.PathLike[str], name: str) -> xr.Dataset:
                 raise InputError(f"{path}: expected a {series} for each sample of {PROBES}/{name}; run its input again")
     with _opened(path, f"{PROBES}/{name}") as dataset:
         return dataset.load()
+
+
+def _kind(path: Path) -> Any:
+    """The kind of file, as its attribute says. Refuses files with links to other files."""
+    with open_for_reading(path) as file:
+        return attributes(path, file).get("kind")
+
+
+def _opened_result(path: Path) -> xr.Dataset:
+    """Open the file of a gradient or a fit; its history is read at once."""
+    import xarray as xr
+
+    options: dict[str, Any] = {"engine": "h5netcdf", "driver_kwds": {"locking": False}}
+    with file_errors(path, "read"):
+        dataset = xr.open_dataset(path, **options)
+        if dataset.attrs["kind"] != "fit":
+            return dataset
+        with xr.open_dataset(path, group="history", phony_dims="sort", **options) as history:
+            whole = dataset.merge(history.load())
+    whole.set_close(dataset.close)
+    return whole
 
 
 def _opened(path: str | os.PathLike[str], group: str | None) -> xr.Dataset:

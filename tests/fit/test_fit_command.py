@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from support import hpcstencil
 
+import hpcstencil as hs
 from hpcstencil.fit import run
 from hpcstencil.simulation.event_loop import StopRequests
 
@@ -66,7 +67,7 @@ def contents(path):
 
 
 def test_it_finds_the_initial_state(command):
-    status, out, err = command("fit", STATE, "--set", 'gradient.of=["initial.u"]')
+    status, out, err = command("fit", STATE)
     assert status == 0, err
     assert "converged: the gradient norm is at most 1e-06" in out and "initial_state.fit.h5" in out
     assert "iteration 0  objective 0.16845" in err and "evaluation" in err
@@ -237,3 +238,27 @@ def test_a_picture_of_the_fit(command):
     assert status == 2 and "lacks 'history/objective'" in err
     status, out, _ = command("info", "input.fit.checkpoint.000000000002.h5")
     assert status == 0 and "every byte is as it was written" in out
+
+
+def test_info_and_open_read_results(command):
+    assert command("fit", "input.toml", "--quiet", "--set", "fit.steps=2")[0] == 0
+    status, out, err = command("info", "input.fit.h5")
+    assert status == 0, err
+    with h5py.File("input.fit.h5") as file:
+        names = ("equation.k", "initial.u", "equation.A", "history/objective")
+        k, u, a, objective = (file[name][()] for name in names)
+    assert f"found          equation.k  18 x 15 values, {k.min():.6g} to {k.max():.6g}" in out
+    assert f"initial.u  18 x 15 values, {u.min():.6g} to {u.max():.6g}" in out and f"equation.A = {a:.10g}" in out
+    assert f" = {objective[2]:.10g}, {objective[0]:.10g} at the start" in out and "iterations     2; " in out
+    with hs.open("input.fit.h5") as found:
+        assert found["equation.k"].dims == ("x", "y") and np.array_equal(found["equation.k"], k)
+        assert found["equation.s"].dims == ("equation.s.time",) and found["equation.A"].dims == ()
+        assert found["objective"].dims == ("iteration",) and np.array_equal(found["objective"], objective)
+    assert command("gradient", "input.toml")[0] == 0
+    status, out, err = command("info", "input.gradient.h5")
+    assert status == 0 and "derivatives    d " in out and "sound          yes" in out, err
+    with hs.open("input.gradient.h5") as found:
+        assert found["initial.u"].shape == (18, 15) and found.attrs["kind"] == "gradient"
+    with h5py.File("input.gradient.h5", "a") as file:
+        file["initial.u"][0, 0] = np.nan
+    assert "sound          no: values of initial.u are not finite" in command("info", "input.gradient.h5")[1]

@@ -11,13 +11,18 @@ from support import hpcstencil
 from hpcstencil.adjoint import operators
 from hpcstencil.config.reader import from_mapping, load
 
-INPUT = Path(__file__).parents[2] / "inputs" / "gradients" / "initial_state.toml"
+EXAMPLE = Path(__file__).parents[2] / "inputs" / "gradients" / "initial_state.toml"
+INPUT = Path("initial_state.toml")  # the example; with D among the unknowns, states are stored
+OF = 'of = ["initial.u"]'
 FACTOR = np.exp(-(np.pi**2) * 0.02)  # by which the mode decays
 
 
 @pytest.fixture
 def command(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
+    text = EXAMPLE.read_text()
+    assert OF in text
+    INPUT.write_text(text.replace(OF, 'of = ["initial.u", "equation.D"]\ncheckpoints = 3'))
     monkeypatch.setattr("hpcstencil.cli.prepare.bind_devices", lambda wanted: (1, []))  # jax is there already
     return lambda *arguments: hpcstencil(monkeypatch, capsys, *arguments)
 
