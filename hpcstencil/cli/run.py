@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @click.option(
     "--set", "overrides", metavar="KEY=VALUE", multiple=True, help="Override a key of the input (repeatable)."
 )
-@click.option("--output", type=click.Path(path_type=Path), help="Output file, instead of the input's output.path.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Output file, instead of the input's output.path.")
 @click.option("--overwrite", is_flag=True, help="Replace an existing output file.")
 @click.option("--resume", is_flag=True, help="Continue from the newest valid checkpoint of this run, if any.")
 @click.option("--restart", type=click.Path(path_type=Path), help="Start from this checkpoint, with a new output.")

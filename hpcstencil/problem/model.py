@@ -297,8 +297,8 @@ def _refuse_unused(config: Config, custom: bool, trees: Sequence[Node], symbols:
     else:
         used = {part.name for tree in trees for part in walk(tree) if isinstance(part, Parameter)}
         used |= {name for name, tree in symbols.items() if not isinstance(tree, Parameter)}
-    shape_text = " x ".join(map(str, config.grid.shape))
+    axes = f"{config.grid.ndim} axes ({' x '.join(map(str, config.grid.shape))} cells)"
     for name in (*config.equation.parameters, *config.equation.series):
         if name not in used:
-            why = "no expression uses it" if custom else f"it has no effect on {shape_text} cells"
+            why = "no expression uses it" if custom else f"it has no effect on a grid with {axes}"
             raise InputError(f"equation.{name}: {why}; remove it")

@@ -60,7 +60,7 @@ def report(prepared: Prepared) -> str:
         *_parameters(problem),
         f"fields                {', '.join(problem.shown)}{_memory(problem)}",
         *([f"members               {len(problem.members)}, side by side"] if problem.members else []),
-        f"stencil radius        {' x '.join(map(str, plan.radius))} cells, {plan.stages} stage(s) per step",
+        f"stencil radius        {' x '.join(map(str, plan.radius))} cells, {plan.stages} stage{'s' * (plan.stages != 1)} per step",
         f"processes             {' x '.join(map(str, topology.processes))}, largest block {block} cells",
         f"devices per process   {' x '.join(map(str, topology.devices))}, tiles {' x '.join(map(str, topology.tiles))}",
         f"steps per exchange    {plan.every or 'one stage'}, halo {' x '.join(map(str, plan.halo))} cells",
@@ -74,8 +74,8 @@ def report(prepared: Prepared) -> str:
         f"output                {_output(problem, itemsize)}",
         *_streams(problem, itemsize),
         *_probes(problem, itemsize),
-        f"stopping early        takes up to {within(seconds_to_checkpoint(problem)):.0f} s after a signal, with a checkpoint; "
-        "it begins as long before the walltime",
+        f"stopping early        within {within(seconds_to_checkpoint(problem)):.0f} s of a signal, with a checkpoint; a run with a "
+        "walltime begins to stop as long before it",
     ]
     return "\n".join(lines)
 
@@ -291,7 +291,7 @@ def _predicted(problem: Problem, processes: int) -> str:
     speed = recall(key(problem, f"speed:{processes}"))
     steps = step_count(problem)
     if not isinstance(speed, float):
-        return "unmeasured: run bench"
+        return "unknown; run `hpcstencil bench INPUT.toml` once"
     if steps is None:
         return f"{speed / 1e6:.4g} Mcell/s measured; the number of steps depends on the solution"
     return f"{problem.cells * steps / speed:.3g} s of computing, at {speed / 1e6:.4g} Mcell/s measured here"

@@ -143,7 +143,7 @@ class Node:
         raise TypeError("an expression has no truth value yet; choose with where(condition, a, b)")
 
     def __float__(self) -> float:
-        raise TypeError("an expression is no number yet")
+        raise TypeError("cannot convert a symbolic expression to a float")
 
     def __neg__(self) -> Node:
         return Pointwise("negative", (self,))

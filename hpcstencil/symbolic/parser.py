@@ -85,6 +85,7 @@ WISHED_NAMES = {
 # letters of other alphabets to ASCII letters that look alike.
 FOREIGN = re.compile(r"[^ -~\t\n\r]|[#\\]")
 BREAKS = re.compile(r"[\t\n\r]")
+KEYWORDS = re.compile(r"\b(if|else|elif)\b")
 
 BINARY = {ast.Add: "add", ast.Sub: "subtract", ast.Mult: "multiply", ast.Div: "divide", ast.Pow: "power"}
 COMPARISON = {
@@ -190,7 +191,8 @@ class _Parser:
                 warnings.simplefilter("ignore")
                 return ast.parse(BREAKS.sub(" ", self.text), mode="eval").body
         except SyntaxError as error:
-            self.fail((error.offset or 1) - 1, f"the expression cannot be read ({error.msg})")
+            advice = "write where(condition, a, b)" if KEYWORDS.search(self.text) else ""
+            self.fail((error.offset or 1) - 1, f"the expression cannot be read ({error.msg})", advice)
         except (ValueError, RecursionError, MemoryError):
             self.fail(0, "the expression cannot be read: it is nested too deeply, or one sum has thousands of terms")
 
@@ -267,6 +269,8 @@ class _Parser:
         match part:
             case ast.Compare(ops=[_, _, *_]):
                 return "comparisons cannot be chained: write (a < b)*(b < c)"
+            case ast.IfExp():
+                return "'if' is not part of the language: write where(condition, a, b)"
             case ast.BoolOp() | ast.UnaryOp():
                 return "'and', 'or' and 'not' are not part of the language: multiply comparisons, or use where()"
             case ast.BinOp():
@@ -362,7 +366,7 @@ def _short(text: str, quote: str = "'") -> str:
 def _strange(character: str) -> str:
     """The message for a character that is not allowed in an expression."""
     if character == "#":
-        return "a comment cannot stand inside an expression"
+        return "comments are not allowed in expressions"
     name = unicodedata.name(character, "")
     return f"the character {character!a}{name and f' ({name})'} is not part of the expression language"
 

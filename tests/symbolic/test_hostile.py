@@ -58,7 +58,7 @@ REACHING = [
     ("yield u", "cannot be read"),
     ("(yield)", "not part of the expression language"),
     ("await u", "not part of the expression language"),
-    ("u if v else 1", "not part of the expression language"),
+    ("u if v else 1", "where(condition, a, b)"),
     ("u and v", "'and', 'or' and 'not'"),
     ("not u", "'and', 'or' and 'not'"),
     ("u @ v", "only the operators"),
