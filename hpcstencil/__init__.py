@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hpcstencil.python.files import diagnostics, open, plot, probes
+    from hpcstencil.python.process_state import configure
     from hpcstencil.python.simulation import Simulation
-    from hpcstencil.python.this_process import configure
     from hpcstencil.validation.errors import EnvironmentProblem, InputError, NumericsError, StoppedEarly
 
 __version__ = "0.1.0"
@@ -20,7 +20,7 @@ STARTED = time.monotonic()  # approximate start of a command, because this modul
 
 HOMES = {
     "Simulation": "python.simulation",
-    "configure": "python.this_process",
+    "configure": "python.process_state",
     "open": "python.files",
     "diagnostics": "python.files",
     "plot": "python.files",

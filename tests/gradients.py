@@ -117,14 +117,14 @@ def attempt(members: Members, path: Path, calls: int) -> Total | None:
     reasons = iter([""] * calls)
     with patch.object(StopRequests, "reason", lambda _: next(reasons, "SIGTERM")):
         newest = resumable.newest_of(path, members.forward.communicator, 0 if members.count else None)
-        course = resumable.Resumable(path, members, Request(), time.monotonic())
+        gradient = resumable.ResumableGradient(path, members, Request(), time.monotonic())
         if newest is not None:
-            course.resume(newest)
-        with patch.object(course, "_recording"):
-            plans = course.planned()
-        course.pace.steps = 2  # several calls between two stored states
+            gradient.resume(newest)
+        with patch.object(gradient, "_recording"):
+            plans = gradient.planned()
+        gradient.pace.steps = 2  # several calls between two stored states
         try:
-            with patch.object(course.pace, "took"):
-                return course.total(plans)
+            with patch.object(gradient.pace, "took"):
+                return gradient.total(plans)
         except StoppedEarly:
             return None

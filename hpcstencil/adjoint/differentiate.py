@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from hpcstencil.adjoint.beyond_walls import Extended, Place, Walls
+from hpcstencil.adjoint.boundary_transposes import Extended, Place, Walls
 from hpcstencil.adjoint.operands import Operands
 from hpcstencil.adjoint.operators import transposed_operator
 from hpcstencil.symbolic.boundary_kinds import Face

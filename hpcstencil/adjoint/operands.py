@@ -71,8 +71,10 @@ class Operands:
         return self.given.get((operand, axis, side), NO_FLUX)
 
     def general(self, face: Face) -> bool:
-        """Whether derivatives with respect to the values of a face are taken by the general rule of `beyond_walls`: if they
-        contain fields or arrays, or if a mirror factor depends on an unknown."""
+        """Whether a face needs the general rule of `boundary_transposes`.
+
+        That is so if its values contain fields or arrays, or if a mirror factor depends on an unknown.
+        """
         return with_fields(face) or any(part in self.unknowns for value in face.values[:-1] for part in walk(value))
 
     def mirrored(

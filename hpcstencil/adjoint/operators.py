@@ -5,7 +5,7 @@ For J = Σ_i c_i (Op a)_i, `transposed_operator` returns ∂J/∂a_i as trees of
   div_grad     Σ c ∇·(k ∇a) is bilinear: (∇·k∇)ᵀ c = ∇·(k ∇c), and ∂J/∂k = -mean(∂a ∂c) over the two faces of a cell
   halfway      (difference to faces)ᵀ = -(difference to centres), meanᵀ = mean, belowᵀ = above
   stencils     the reflected weights
-Beside boundaries `beyond_walls` transposes the other operators.
+Beside boundaries `boundary_transposes` transposes the other operators.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import math
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from hpcstencil.adjoint.beyond_walls import turned
+from hpcstencil.adjoint.boundary_transposes import turned
 from hpcstencil.adjoint.operands import Operands
 from hpcstencil.numerics.finite_differences import Stencil
 from hpcstencil.symbolic.boundary_kinds import NO_FLUX

@@ -73,7 +73,7 @@ class SweepPlan:
 
 def injects(adjoint: Adjoint, topology: Topology, kernel: str) -> bool:
     """Whether the ``kernel`` adds the derivatives with respect to samples while it reverses steps."""
-    moved = adjoint.rates.get(adjoint.injected, ZERO) != ZERO
+    moved = adjoint.reverse_rhs.get(adjoint.injected, ZERO) != ZERO
     return (
         kernel == "native"
         and moved
@@ -149,7 +149,7 @@ def plan_of(adjoint: Adjoint, topology: Topology, at_once: int, injected: bool, 
     # The fields that the run begins with, those at its end, and the terms of the objective; the fields of the reverse steps,
     # twice; parameters, and copies of them; and what native code keeps of the fields of both problems, with about half as
     # much again for the ghost cells of the steps of a sweep.
-    reverse, reductions = len(adjoint.rates), len(adjoint.reductions)
+    reverse, reductions = len(adjoint.reverse_rhs), len(adjoint.reductions)
     beside = 2 * size + (reductions + 2 * reverse + 4 * constant) * one + size + (size + reverse * one) // 2
     recorded = 0
     if problem.misfit is not None:  # the samples of all receivers, their data, and the derivatives with respect to them

@@ -55,7 +55,7 @@ from hpcstencil.symbolic.expressions import (
     walk,
 )
 from hpcstencil.symbolic.stencil_reach import Discretization
-from hpcstencil.symbolic.vanishing import where_adjoint_matters
+from hpcstencil.symbolic.zero_regions import where_adjoint_matters
 from hpcstencil.validation.errors import InputError
 from hpcstencil.validation.messages import at, listing, unknown
 
@@ -99,21 +99,35 @@ class Unknown:
 class Adjoint:
     """The adjoint of a problem with an objective.
 
-    ``problem`` is the adjoint problem. Its diagnostics are the objective, and each of the ``reductions`` by number. Under END,
-    its `Problem.derived` has the values of those fields adjoint.u and gradient.p that are not 0 at the end of the run, from the
-    state and the fields SEED; under START, what gradient.p gains from the initial expressions; under REMEMBERED, what all gain
-    from the slopes that a two-step method remembers first; under PRODUCTS, if it is verified, the terms of λ·(∂f/∂u v) and
-    (transposed field)·v, with v in the fields tangent.u. If the objective has sums over receivers, it has what they record
-    under RECORDED, unless that is a field, and under SAMPLED what a sample adds to those fields on which it depends, from the
-    state and the field SAMPLES_SEED.
+    Attributes
+    ----------
+    unknowns
+        The entries of gradient.of.
+    problem
+        The adjoint problem. Its diagnostics are the objective and each of the ``reductions``, by number. Its `Problem.derived`
+        has these trees by key, each by the name of a field adjoint.u or gradient.p:
 
-    ``forward`` is the problem itself. ``reductions`` are the reductions of the objective, and ``slopes`` its derivatives with
-    respect to each of them, as trees of all. ``direct`` are the derivatives of the objective with respect to parameters that
-    stand outside reductions, by name. ``sample_slope`` is the derivative of `Misfit.term` with respect to the sample, if there
-    is a misfit. ``parts`` are parts of `rates`: those that come from the adjoint.u of a group of fields, by group, if the
-    method moves one group at a time, and those of `stages.reversed_two_step` for a two-step method. ``hats`` are the hat
-    functions of the time series among the unknowns, by key. ``layered`` are those fields adjoint.u that are 0 outside absorbing
-    layers, because they have no effect there.
+        END: the values at the end of the run that are not 0, from the state and the fields SEED.
+        START: what the initial expressions add to gradient.p.
+        REMEMBERED: what the slopes that a two-step method remembers first add.
+        RECORDED: what receivers record, unless that is a field.
+        SAMPLED: what a sample adds to the fields on which it depends, from the state and the field SAMPLES_SEED.
+        PRODUCTS: if it is verified, the terms of λ·(∂f/∂u v) and (transposed field)·v, with v in the fields tangent.u.
+    reductions, slopes
+        The reductions of the objective, and its derivatives with respect to each of them, as trees of all.
+    direct
+        The derivatives of the objective with respect to parameters outside reductions, by name.
+    forward
+        The problem itself.
+    sample_slope
+        The derivative of `Misfit.term` with respect to the sample, if there is a misfit.
+    parts
+        Parts of `reverse_rhs`. If the method moves one group of fields at a time: by group, what comes from the adjoint.u of
+        its fields. For a two-step method, the parts of `stages.reversed_two_step`.
+    hats
+        The hat functions of the time series among the unknowns, by key.
+    layered
+        The fields adjoint.u that are 0 outside absorbing layers, because they have no effect there.
     """
 
     unknowns: tuple[Unknown, ...]
@@ -128,7 +142,7 @@ class Adjoint:
     layered: tuple[str, ...] = ()
 
     @cached_property
-    def rates(self) -> dict[str, Node]:
+    def reverse_rhs(self) -> dict[str, Node]:
         """What a reverse step adds up, by the fields adjoint.u and gradient.p: the transposed right-hand sides."""
         trees = self.problem.trees
         fields = {ADJOINT + name: trees[TRANSPOSED + name] for name in self.forward.trees}
@@ -138,7 +152,7 @@ class Adjoint:
     @cached_property
     def read(self) -> set[Node]:
         """The nodes on whose values a reverse step depends, boundary conditions included."""
-        parts = {part for tree in self.rates.values() for part in walk(tree)}
+        parts = {part for tree in self.reverse_rhs.values() for part in walk(tree)}
         of_parts = (trees for key, trees in self.parts.items() if key != STEP)
         parts |= {part for trees in of_parts for tree in trees.values() for part in walk(tree)}
         values = [v for (operand, _, _), face in self.problem.faces.items() if operand in parts for v in face.values]
@@ -179,11 +193,12 @@ class Adjoint:
 
     @cached_property
     def movers(self) -> dict[str, set[int]]:
-        """The groups of those fields u whose adjoint.u moves a field of a reverse step, by that field."""
+        """By field of a reverse step: the groups of the fields u whose adjoint.u is in its right-hand side."""
         groups = self.forward.groups
         owners = {ADJOINT + name: groups.get(name, 0) for name in self.forward.trees}
         read = {
-            name: {part.name for part in walk(tree) if isinstance(part, Field)} for name, tree in self.rates.items()
+            name: {part.name for part in walk(tree) if isinstance(part, Field)}
+            for name, tree in self.reverse_rhs.items()
         }
         return {name: {owners[part] for part in parts if part in owners} for name, parts in read.items()}
 
@@ -200,7 +215,7 @@ class Adjoint:
         apart = separate(method) and all(len(found) <= 1 for found in self.movers.values())
         by_part = bool(self.parts) and not apart
         groups = {name: forward.groups.get(name, 0) for name in states}
-        for name in self.rates:
+        for name in self.reverse_rhs:
             if apart:
                 groups[name] = cotangent(next(iter(self.movers[name]), 0))
             elif name.startswith(GRADIENT):
@@ -210,16 +225,16 @@ class Adjoint:
         moved_by = {group: {groups[name] for name in part} for group, part in self.parts.items()} if by_part else None
         reverse, part_of = reversed_steps(method, self.groups, steps, bool(states), apart, moved_by)
         parts = {
-            group: {name: self.parts[group].get(name, ZERO) for name in self.rates if groups[name] in moving}
+            group: {name: self.parts[group].get(name, ZERO) for name in self.reverse_rhs if groups[name] in moving}
             for group, moving in (moved_by or {}).items()
         }
         kept = [name for name in forward.fields if name not in forward.trees]
-        fields = (*states, *self.rates, *kept)
+        fields = (*states, *self.reverse_rhs, *kept)
         made = replace(
             problem,
             fields=fields,
             memory=fields,
-            trees={**states, **self.rates},
+            trees={**states, **self.reverse_rhs},
             method=reverse,
             groups=groups,
             parts={number: parts[group] for number, group in part_of.items()},
@@ -235,19 +250,19 @@ class Adjoint:
         forward = self.forward
         memory = [name for name in forward.changing if name not in forward.trees]
         groups = dict.fromkeys(states, 0)
-        for name in self.rates:
+        for name in self.reverse_rhs:
             adjoint = cotangent(1 if name.endswith(MEMORY) else 0)
             groups[name] = -1 if name.startswith(GRADIENT) else adjoint
         method, part_of = reversed_two_step(forward.method, bool(states))
-        moved = {WHOLE: set(self.rates), APART: {name for name in self.rates if not name.endswith(MEMORY)}}
+        moved = {WHOLE: set(self.reverse_rhs), APART: {name for name in self.reverse_rhs if not name.endswith(MEMORY)}}
         parts = {key: {name: self.parts[key].get(name, ZERO) for name in names} for key, names in moved.items()}
         kept = [name for name in forward.fields if name in forward.constant]
-        fields = (*states, *(memory if states else ()), *self.rates, *kept)
+        fields = (*states, *(memory if states else ()), *self.reverse_rhs, *kept)
         return replace(
             self.problem,
             fields=fields,
             memory=fields,
-            trees={**states, **self.rates},
+            trees={**states, **self.reverse_rhs},
             method=method,
             groups=groups,
             parts={number: {**parts, STEP: self.parts[STEP]}[key] for number, key in part_of.items()},

@@ -228,9 +228,10 @@ class Lowered(Protocol):
         """
 
     def reach(self, topology: Topology, every: int) -> tuple[int, ...] | None:
-        """Return how many cells beyond a block ``every`` steps read at most, per axis; None if it is the radius per evaluation.
+        """Return how many cells beyond a block ``every`` steps read at most, per axis.
 
-        ``every`` is as in `Plan`. Raises Unsupported if the backend's cost model does not compile.
+        None means the stencil's radius times the number of evaluations. ``every`` is as in
+        `Plan`. Raises Unsupported if the backend's cost model does not compile.
         """
 
     def cells_held(self, plan: Plan) -> tuple[int, int]:

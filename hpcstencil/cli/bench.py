@@ -53,7 +53,7 @@ def bench(
     from hpcstencil.config.reader import from_mapping
     from hpcstencil.problem.build import build
     from hpcstencil.runtime.progress import say
-    from hpcstencil.simulation.same_everywhere import same_everywhere
+    from hpcstencil.simulation.consistency_check import require_consistency
 
     if plot is not None and plot.suffix.lower() != ".png":
         raise InputError(f"--plot: expected a file that ends in .png, but got {plot}; write for example bench.png")
@@ -64,7 +64,7 @@ def bench(
         else:
             config, problem = problem_of(input_file, overrides, communicator)
         count, _ = devices_of(config, devices)
-        same_everywhere(communicator, count, problem)
+        require_consistency(communicator, count, problem)
         decomposed = decomposed_of(problem, communicator.size, count)
 
         from hpcstencil.runtime.communicator import agree, from_rank_0
@@ -90,8 +90,8 @@ def bench(
 
 def draw(told: Mapping[str, Any], path: Path) -> None:
     """Write a roofline plot of the results ``told`` to ``path``. Raises EnvironmentProblem if it cannot be written."""
+    from hpcstencil.runtime.atomic_write import publish
     from hpcstencil.runtime.filesystem import file_errors
-    from hpcstencil.runtime.publish import publish
     from postprocess.roofline import save_roofline  # matplotlib is slow to load, and only needed here
 
     with file_errors(path, "create"):

@@ -48,7 +48,7 @@ def fit(
     from hpcstencil.runtime.communicator import agree, from_rank_0
     from hpcstencil.runtime.devices import start_jax
     from hpcstencil.runtime.walltime import Walltime
-    from hpcstencil.simulation.same_everywhere import same_everywhere
+    from hpcstencil.simulation.consistency_check import require_consistency
 
     path = (output or Path(f"{input_file.stem}.fit.h5")).absolute()
     with signals.watched() as request, processes() as communicator:
@@ -62,7 +62,7 @@ def fit(
         limits = agree(communicator, lambda: limits_of(problem, unknowns, config.fit or FitConfig()))
         agree(communicator, lambda: check_output_path(config, input_file, path, "--output"))
         count, _ = devices_of(config, devices)
-        same_everywhere(communicator, count, problem)
+        require_consistency(communicator, count, problem)
         decomposed = decomposed_of(first, communicator.size, count)
         local = agree(communicator, lambda: start_jax(count))
 
@@ -70,8 +70,8 @@ def fit(
         from hpcstencil.fit.file import write
         from hpcstencil.fit.run import Duration, fitted
         from hpcstencil.fit.unknowns import by_unknown
+        from hpcstencil.gradient.checkpoint_identity import kernels_in
         from hpcstencil.gradient.members import listed, members_of
-        from hpcstencil.gradient.origin import kernels_in
         from hpcstencil.gradient.resumable import refuse_existing, stored_beside
         from hpcstencil.gradient.stored_states import remove_states
         from hpcstencil.io.output_lock import claimed

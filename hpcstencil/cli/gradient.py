@@ -56,7 +56,7 @@ def gradient(
     from hpcstencil.runtime.communicator import agree, from_rank_0
     from hpcstencil.runtime.devices import start_jax
     from hpcstencil.runtime.progress import say
-    from hpcstencil.simulation.same_everywhere import same_everywhere
+    from hpcstencil.simulation.consistency_check import require_consistency
 
     path = (output or Path(f"{input_file.stem}.gradient.h5")).absolute()
     with nullcontext(signals.Request()) if verify else signals.watched() as request, processes() as communicator:
@@ -67,12 +67,12 @@ def gradient(
         adjoint = agree(communicator, lambda: adjoint_of(first, first.initial, verified=verify))
         agree(communicator, lambda: check_output_path(config, input_file, path, "--output"))
         count, _ = devices_of(config, devices)
-        same_everywhere(communicator, count, problem)
+        require_consistency(communicator, count, problem)
         decomposed = decomposed_of(first, communicator.size, count)
         local = agree(communicator, lambda: start_jax(count))
 
+        from hpcstencil.gradient.checkpoint_identity import kernels_in
         from hpcstencil.gradient.members import members_of, told
-        from hpcstencil.gradient.origin import kernels_in
         from hpcstencil.gradient.resumable import newest_of, refuse_existing
         from hpcstencil.gradient.verify import failures, measured, tell
         from hpcstencil.io.output_lock import claimed
@@ -106,16 +106,16 @@ def _compute(members: Members, claim: Claim, newest: Path | None, overwrite: boo
     """
     from hpcstencil.gradient.file import is_complete, write
     from hpcstencil.gradient.members import listed, told
-    from hpcstencil.gradient.resumable import Resumable, remove
+    from hpcstencil.gradient.resumable import ResumableGradient, remove
     from hpcstencil.python.gradient import collected
     from hpcstencil.runtime.communicator import from_rank_0
     from hpcstencil.runtime.filesystem import prepare_folder
     from hpcstencil.runtime.progress import say
 
     path, communicator, config = claim.output, members.forward.communicator, members.config
-    course = Resumable(path, members, request, STARTED)
+    resumable = ResumableGradient(path, members, request, STARTED)
     interrupted = newest is not None
-    if not overwrite and from_rank_0(communicator, lambda: is_complete(path, config, course.digests, interrupted)):
+    if not overwrite and from_rank_0(communicator, lambda: is_complete(path, config, resumable.digests, interrupted)):
         remove(path, communicator)
         say(f"{path} is complete")
         return
@@ -124,13 +124,13 @@ def _compute(members: Members, claim: Claim, newest: Path | None, overwrite: boo
     if overwrite:
         remove(path, communicator)
     if newest is not None:
-        course.resume(newest)
+        resumable.resume(newest)
         say(f"continuing from {newest.name}")
-    plans = course.planned()
+    plans = resumable.planned()
     say(told(plans))
-    total = course.total(plans)
-    whole = collected(course.members, total)
-    from_rank_0(communicator, lambda: write(path, members, total.value, whole, course.digests))
+    total = resumable.total(plans)
+    whole = collected(resumable.members, total)
+    from_rank_0(communicator, lambda: write(path, members, total.value, whole, resumable.digests))
     remove(path, communicator)
     if environment_rank() == 0:
         numbers = "".join(f"{key:<21} {listed(number)}\n" for key, number in total.numbers.items())

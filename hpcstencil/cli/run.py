@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 @click.option(
     "--set", "overrides", metavar="KEY=VALUE", multiple=True, help="Override a key of the input (repeatable)."
 )
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Output file, instead of the input's output.path.")
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), help="Output file, instead of the input's output.path."
+)
 @click.option("--overwrite", is_flag=True, help="Replace an existing output file.")
 @click.option("--resume", is_flag=True, help="Continue from the newest valid checkpoint of this run, if any.")
 @click.option("--restart", type=click.Path(path_type=Path), help="Start from this checkpoint, with a new output.")
@@ -74,10 +76,10 @@ def execute(
     from hpcstencil.cli.prepare import decomposed_of, devices_of
     from hpcstencil.runtime.communicator import agree
     from hpcstencil.runtime.devices import start_jax
-    from hpcstencil.simulation.same_everywhere import same_everywhere, warn_of_shared_gpus
+    from hpcstencil.simulation.consistency_check import require_consistency, warn_of_shared_gpus
 
     count, ids = devices_of(problem.config, devices)
-    same_everywhere(communicator, count, problem)
+    require_consistency(communicator, count, problem)
     decomposed = decomposed_of(problem, communicator.size, count)
     warn_of_shared_gpus(communicator, ids)
     signals.check_not_stopped(request, communicator)

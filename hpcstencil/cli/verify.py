@@ -31,7 +31,7 @@ def verify(input_file: Path, overrides: tuple[str, ...], devices: int | None, ou
     from hpcstencil.cli.prepare import devices_of, problem_of, processes
     from hpcstencil.config.ensemble import members
     from hpcstencil.runtime.progress import say
-    from hpcstencil.simulation.same_everywhere import same_everywhere
+    from hpcstencil.simulation.consistency_check import require_consistency
 
     with processes() as communicator:
         config, problem = problem_of(input_file, overrides, communicator)
@@ -39,7 +39,7 @@ def verify(input_file: Path, overrides: tuple[str, ...], devices: int | None, ou
             say("measuring the first member of the ensemble only")
             config, problem = members(config)[0], problem.members[0]
         count, _ = devices_of(config, devices)
-        same_everywhere(communicator, count, problem)
+        require_consistency(communicator, count, problem)
 
         from hpcstencil.runtime.communicator import agree, from_rank_0
         from hpcstencil.runtime.devices import start_jax

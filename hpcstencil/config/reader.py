@@ -371,8 +371,8 @@ def _time(values: dict[str, Any], equation: EquationConfig) -> TimeConfig:
         raise too_many([f"time.{name}" for name in given], "remove one" if len(given) == 2 else "keep one")
     if equation.name == "custom" and given not in (["dt"], ["tolerance"]):
         raise InputError(
-            f"time.{'cfl' if given else 'dt'}: a custom equation needs dt or tolerance, since its stable step is only estimated; write "
-            "for example dt = 0.1, which hpcstencil check compares with the estimate, or tolerance = 1e-4"
+            f"time.{'cfl' if given else 'dt'}: a custom equation needs dt or tolerance, since its stable step is only "
+            "estimated; write for example dt = 0.1, which hpcstencil check compares with the estimate, or tolerance = 1e-4"
         )
     if not given:
         values["cfl"] = 0.5

@@ -76,7 +76,7 @@ class Exchange(Protocol):
 
 @dataclass(frozen=True)
 class OwnStrips:
-    """No exchange: a block's own strips become its ghost cells, even where they should come from a neighbour.
+    """Wraps a block around onto itself: its own strips become its ghost cells, and nothing is exchanged.
 
     This is correct for a single block, which is its own periodic neighbour. Benchmarks also use it to time steps without
     messages.

@@ -19,15 +19,15 @@ from hpcstencil.equations import (
 from hpcstencil.equations.base import (
     Equation,
     Family,
-    Limited,
-    Positive,
-    Radiating,
+    HasDamping,
+    HasPositiveFields,
+    HasReflectedFields,
     Rates,
-    Reflecting,
-    Signalling,
-    Split,
     Staggered,
-    Walled,
+    SupportsCfl,
+    SupportsCflSignals,
+    SupportsOpenBoundary,
+    ValuesLiveOnWalls,
 )
 from hpcstencil.equations.custom import Custom
 
@@ -45,6 +45,6 @@ EQUATIONS: Family = {
 }
 
 __all__ = [
-    "EQUATIONS", "Custom", "Equation", "Family", "Limited", "Positive", "Radiating", "Rates", "Reflecting", "Signalling",
-    "Split", "Staggered", "Walled",
+    "EQUATIONS", "Custom", "Equation", "Family", "HasDamping", "HasPositiveFields", "HasReflectedFields", "Rates", "Staggered",
+    "SupportsCfl", "SupportsCflSignals", "SupportsOpenBoundary", "ValuesLiveOnWalls",
 ]  # fmt: skip

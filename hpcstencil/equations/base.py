@@ -1,7 +1,7 @@
 """The interface of an equation: fields, parameters, right-hand side, and optional methods for particular features.
 
 An equation has the form ∂u/∂t = rhs(u) for each field u. `Equation` is required; the other protocols are recognized by
-their methods and attributes, as of a class with `positions` for a staggered grid.
+their methods and attributes: for example, a class with the method `positions` is `Staggered`.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ Family = Mapping[str, type[Equation]]  # classes by the value of equation.name i
 
 
 @runtime_checkable
-class Limited(Equation, Protocol):
+class SupportsCfl(Equation, Protocol):
     """An equation with bounds on its rates, which `time.cfl` requires.
 
     ``solution_dependent`` says whether `rates` uses ``largest``, so that the stable step changes with the solution.
@@ -84,7 +84,7 @@ class Limited(Equation, Protocol):
 
 
 @runtime_checkable
-class Signalling(Limited, Protocol):
+class SupportsCflSignals(SupportsCfl, Protocol):
     """An equation whose `rates` needs largest magnitudes of functions of the fields, such as the speed of sound."""
 
     def signals(self, f: SimpleNamespace, p: SimpleNamespace, ndim: int) -> dict[str, Node]:
@@ -108,7 +108,7 @@ class Staggered(Equation, Protocol):
 
 
 @runtime_checkable
-class Walled(Equation, Protocol):
+class ValuesLiveOnWalls(Equation, Protocol):
     """An equation in which only the fields that live on a boundary have prescribed values there.
 
     A boundary value given for all fields applies to those fields, and means no flux for the others, as for the
@@ -119,14 +119,14 @@ class Walled(Equation, Protocol):
 
 
 @runtime_checkable
-class Positive(Equation, Protocol):
+class HasPositiveFields(Equation, Protocol):
     """An equation that is singular where one of the fields named in ``positive`` is 0, such as a density."""
 
     positive: ClassVar[tuple[str, ...]]
 
 
 @runtime_checkable
-class Reflecting(Equation, Protocol):
+class HasReflectedFields(Equation, Protocol):
     """An equation with fields that change sign on reflection at a wall, such as the momentum normal to the wall."""
 
     def reflected(self, axis: int) -> Collection[str]:
@@ -135,7 +135,7 @@ class Reflecting(Equation, Protocol):
 
 
 @runtime_checkable
-class Split(Equation, Protocol):
+class HasDamping(Equation, Protocol):
     """An equation whose right-hand side is split into `rhs` and a damping part.
 
     The multistep method "ab2", which handles damping poorly, advances the damping part by a forward Euler step after its
@@ -151,7 +151,7 @@ class Split(Equation, Protocol):
 
 
 @runtime_checkable
-class Radiating(Equation, Protocol):
+class SupportsOpenBoundary(Equation, Protocol):
     """An equation that supports the boundary condition `open`, through which waves leave the domain."""
 
     def radiation(self, f: SimpleNamespace, p: SimpleNamespace) -> dict[str, Node]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, TypeVar
 
-from hpcstencil.equations.base import Equation, Limited, Rates
+from hpcstencil.equations.base import Equation, Rates, SupportsCfl
 from hpcstencil.symbolic.expressions import Node, node
 from hpcstencil.validation.errors import InputError
 from hpcstencil.validation.messages import listing, nearest, shown
@@ -21,7 +21,7 @@ from hpcstencil.validation.messages import listing, nearest, shown
 T = TypeVar("T")
 KEY = "equation.name"
 FORM = "fields(self, ndim) and rhs(self, f, p, space)"
-NOT_OF_NODES = ("ufunc", "an expression is no number")  # in errors of NumPy and math about expressions
+NOT_OF_NODES = ("ufunc", "cannot convert a symbolic expression")  # in errors of NumPy and math about expressions
 FUNCTIONS = (
     "take functions of expressions from hpcstencil.functions, as in: from hpcstencil.functions import sin, where"
 )
@@ -112,9 +112,9 @@ def expressions_of(
 
 
 def rates_of(
-    equation: Limited, in_file: tuple[Path, str] | None, p: SimpleNamespace, largest: Mapping[str, float], ndim: int
+    equation: SupportsCfl, in_file: tuple[Path, str] | None, p: SimpleNamespace, largest: Mapping[str, float], ndim: int
 ) -> Rates:
-    """Call `Limited.rates` of the equation and check what it returns.
+    """Call `SupportsCfl.rates` of the equation and check what it returns.
 
     ``p``, ``largest`` and ``ndim`` are its arguments. ``in_file`` is (path, class name) of a user-defined equation, and
     None for a built-in one, which is not checked. Raises InputError if user code raises an exception or does not return

@@ -17,13 +17,13 @@ import numpy as np
 
 from hpcstencil.checkpoint.checkpoint import read_checkpoint, write_checkpoint
 from hpcstencil.fit.lbfgs import Pair, Point, Row, State, Vector
-from hpcstencil.gradient import origin, tables
+from hpcstencil.gradient import checkpoint_identity, tables
 from hpcstencil.gradient.members import Members
 from hpcstencil.gradient.tables import TABLES, part_of
 from hpcstencil.runtime.communicator import Communicator, from_rank_0
 
 # Keys in which a fit that continues may differ from the one before.
-FREE = (*origin.FREE, "fit.steps", "fit.tolerance")
+FREE = (*checkpoint_identity.FREE, "fit.steps", "fit.tolerance")
 WHAT = "fit"
 
 
@@ -44,7 +44,7 @@ def write(output: Path, members: Members, state: State, digests: Mapping[str, st
         arrays={name: np.ascontiguousarray(x) for name, x in named.items() if np.ndim(x) and name not in series},
         ranges=simulation.ranges,
         scalars={**scalars, **products, **rows, "value": state.point.value, "pairs": len(state.pairs)},
-        attributes=origin.attributes_of(WHAT, members, digests),
+        attributes=checkpoint_identity.attributes_of(WHAT, members, digests),
         keep=config.checkpoint.keep,
         method=config.output.method,
         apart={TABLES + name: part_of(x, simulation.communicator, config.grid.ndim) for name, x in series.items()},
@@ -59,8 +59,8 @@ def _vectors(state: State) -> dict[str, Vector]:
 
 
 def newest(output: Path, communicator: Communicator) -> Path | None:
-    """The newest valid checkpoint of the fit that writes ``output``; see `origin.newest`. Collective."""
-    return origin.newest(output, WHAT, communicator)
+    """The newest valid checkpoint of the fit that writes ``output``; see `checkpoint_identity.newest`. Collective."""
+    return checkpoint_identity.newest(output, WHAT, communicator)
 
 
 def read(path: Path, members: Members, like: Vector, digests: Mapping[str, str]) -> State:
@@ -72,7 +72,9 @@ def read(path: Path, members: Members, like: Vector, digests: Mapping[str, str])
     communicator = simulation.communicator
     _, scalars, attributes = read_checkpoint(path, simulation.ranges, communicator, ())
 
-    from_rank_0(communicator, lambda: origin.refuse_changed(path, attributes, members.config, digests, FREE))
+    from_rank_0(
+        communicator, lambda: checkpoint_identity.refuse_changed(path, attributes, members.config, digests, FREE)
+    )
     series, ndim = members.series, len(simulation.ranges)
     arrays = [key for key, x in like.items() if np.ndim(x) and key not in series]
 

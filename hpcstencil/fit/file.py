@@ -12,7 +12,7 @@ from hpcstencil.fit.run import Fitted
 from hpcstencil.gradient.file import write_result
 from hpcstencil.gradient.members import Members
 from hpcstencil.io.hdf5_access import open_alone
-from hpcstencil.runtime.publish import publish
+from hpcstencil.runtime.atomic_write import publish
 
 
 def write(path: Path, members: Members, fitted: Fitted, found: Mapping[str, Any]) -> None:

@@ -18,8 +18,8 @@ from hpcstencil.fit.lbfgs import State, Vector, begun, iterated
 from hpcstencil.fit.smoothing import SmoothingInTime, smoothings_of
 from hpcstencil.fit.space import Vectors
 from hpcstencil.fit.unknowns import Evaluation, box_of, of_components, start_of
+from hpcstencil.gradient.checkpoint_identity import digests_of
 from hpcstencil.gradient.members import Members
-from hpcstencil.gradient.origin import digests_of
 from hpcstencil.runtime.communicator import T
 from hpcstencil.runtime.progress import say
 from hpcstencil.simulation.event_loop import StopRequests

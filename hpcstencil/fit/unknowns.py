@@ -13,7 +13,7 @@ from hpcstencil.adjoint.problem import Unknown
 from hpcstencil.distributed.halo import Fields
 from hpcstencil.fit.lbfgs import Box, Point, Vector
 from hpcstencil.gradient.members import SHARED, Members
-from hpcstencil.gradient.other_values import SweepFor
+from hpcstencil.gradient.reuse_compiled import SweepFor
 from hpcstencil.gradient.sweep import Result, Sweep
 from hpcstencil.numerics.topology import Range
 from hpcstencil.simulation.simulation import Simulation

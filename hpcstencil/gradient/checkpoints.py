@@ -17,9 +17,9 @@ import numpy as np
 
 from hpcstencil.adjoint.run_steps import RunSteps
 from hpcstencil.checkpoint.checkpoint import read_checkpoint, write_checkpoint
-from hpcstencil.gradient import origin, tables
-from hpcstencil.gradient.course import Reached
+from hpcstencil.gradient import checkpoint_identity, tables
 from hpcstencil.gradient.members import Members, Results
+from hpcstencil.gradient.sweep_hooks import SweepPosition
 from hpcstencil.gradient.tables import TABLES, part_of, shapes_of
 from hpcstencil.numerics.schedule import StepRange
 from hpcstencil.runtime.communicator import Communicator, from_rank_0
@@ -27,27 +27,27 @@ from hpcstencil.simulation.file_blocks import checkpoint_block, from_checkpoint
 from hpcstencil.validation.errors import InputError
 
 WHAT = "gradient"
-FREE = (*origin.FREE, "fit.")  # keys in which a gradient that continues may differ from the one before
+FREE = (*checkpoint_identity.FREE, "fit.")  # keys in which a gradient that continues may differ from the one before
 
 
 @dataclass(frozen=True)
-class Place:
-    """The place of a gradient: what the sweep of the member with this ``number`` has ``reached``, and the ``results`` of those
-    before. A single run has the number 0."""
+class GradientPosition:
+    """The position of a gradient: the ``number`` of the member that is being swept (0 for a single run), the position of its
+    ``sweep``, and the ``results`` of the members before it."""
 
     number: int
-    reached: Reached
+    sweep: SweepPosition
     results: Results = field(default_factory=Results)
 
     def reversed(self, members: Members) -> int:
         """The number of steps in reverse so far, of all members."""
-        return sum(sweep.steps for sweep in members.sweeps[: self.number + 1]) - self.reached.step
+        return sum(sweep.steps for sweep in members.sweeps[: self.number + 1]) - self.sweep.step
 
 
-def write(output: Path, members: Members, place: Place, digests: Mapping[str, str]) -> Path:
+def write(output: Path, members: Members, position: GradientPosition, digests: Mapping[str, str]) -> Path:
     """Write the checkpoint of a gradient that writes ``output``, and return its path. Collective. See `write_checkpoint`."""
     simulation, config = members.forward, members.config
-    sweep, results, reached = members.sweeps[place.number], place.results, place.reached
+    sweep, results, reached = members.sweeps[position.number], position.results, position.sweep
     direct = list(sweep.adjoint.direct)
     given: dict[str, Any] = {
         "terms": [[value, *(slopes.get(name, 0.0) for name in direct)] for value, slopes in reached.parts],
@@ -66,12 +66,12 @@ def write(output: Path, members: Members, place: Place, digests: Mapping[str, st
         output,
         simulation.communicator,
         config.grid,
-        step=place.reversed(members),
+        step=position.reversed(members),
         time=sweep.run.time_of(reached.step),
         arrays={**{name: checkpoint_block(simulation, array) for name, array in fields.items()}, **blocks},
         ranges=simulation.ranges,
-        scalars={"member": place.number, "step": reached.step, **shapes_of(found)},
-        attributes=origin.attributes_of(WHAT, members, digests),
+        scalars={"member": position.number, "step": reached.step, **shapes_of(found)},
+        attributes=checkpoint_identity.attributes_of(WHAT, members, digests),
         keep=config.checkpoint.keep,
         method=config.output.method,
         apart={
@@ -86,11 +86,11 @@ def _numbers(members: Members) -> list[str]:
 
 
 def newest(output: Path, communicator: Communicator) -> Path | None:
-    """The newest valid checkpoint of the gradient that writes ``output``; see `origin.newest`. Collective."""
-    return origin.newest(output, WHAT, communicator)
+    """The newest valid checkpoint of the gradient that writes ``output``; see `checkpoint_identity.newest`. Collective."""
+    return checkpoint_identity.newest(output, WHAT, communicator)
 
 
-def read(path: Path, members: Members, digests: Mapping[str, str]) -> tuple[Place, Members]:
+def read(path: Path, members: Members, digests: Mapping[str, str]) -> tuple[GradientPosition, Members]:
     """Read the place of a gradient, and the sweeps with the steps of their runs, from a checkpoint. Collective.
 
     Raises InputError, on all processes, if the input or its data have changed.
@@ -98,7 +98,9 @@ def read(path: Path, members: Members, digests: Mapping[str, str]) -> tuple[Plac
     simulation = members.forward
     communicator = simulation.communicator
     _, scalars, attributes = read_checkpoint(path, simulation.ranges, communicator, ())
-    from_rank_0(communicator, lambda: origin.refuse_changed(path, attributes, members.config, digests, FREE))
+    from_rank_0(
+        communicator, lambda: checkpoint_identity.refuse_changed(path, attributes, members.config, digests, FREE)
+    )
 
     def rows(name: str) -> list[Any]:
         """A table as nested lists; empty if there is none."""
@@ -118,7 +120,7 @@ def read(path: Path, members: Members, digests: Mapping[str, str]) -> tuple[Plac
         )
     direct, values = list(sweeps[number].adjoint.direct), rows("values")
     parts = [(row[0], dict(zip(direct, row[1:], strict=True))) for row in rows("terms")]
-    fields = list(sweeps[number].adjoint.rates) if step < sweeps[number].steps else []
+    fields = list(sweeps[number].adjoint.reverse_rhs) if step < sweeps[number].steps else []
     slopes = tables.read_shaped(path, "samples", scalars, communicator, len(simulation.ranges))
     arrays = [one.key for one in members.unknowns if one.kind in ("initial", "array")]
     series = [one.key for one in members.unknowns if one.kind == "series"]
@@ -135,4 +137,6 @@ def read(path: Path, members: Members, digests: Mapping[str, str]) -> tuple[Plac
         {name.removeprefix("sums/"): found[name] for name in sums},
         {key: [np.array(row) for row in rows(f"series before of {key}")] for key in series if values},
     )
-    return Place(number, Reached(step, {name: found[name] for name in fields}, parts, so_far, slopes), results), members
+    return GradientPosition(
+        number, SweepPosition(step, {name: found[name] for name in fields}, parts, so_far, slopes), results
+    ), members

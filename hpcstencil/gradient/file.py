@@ -13,14 +13,14 @@ import numpy as np
 from hpcstencil import __version__
 from hpcstencil.config.provenance import to_toml
 from hpcstencil.config.settings import Config
+from hpcstencil.gradient.checkpoint_identity import refuse_changed
 from hpcstencil.gradient.checkpoints import FREE
 from hpcstencil.gradient.members import Members
-from hpcstencil.gradient.origin import refuse_changed
 from hpcstencil.io.file_layout import write_coordinates
 from hpcstencil.io.file_read import open_for_reading
 from hpcstencil.io.hdf5_access import open_alone
 from hpcstencil.io.hdf5_validation import attributes
-from hpcstencil.runtime.publish import publish
+from hpcstencil.runtime.atomic_write import publish
 from hpcstencil.validation.errors import InputError
 
 

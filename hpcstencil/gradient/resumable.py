@@ -11,12 +11,12 @@ from pathlib import Path
 
 from hpcstencil.adjoint.plan import SweepPlan
 from hpcstencil.checkpoint.paths import checkpoint_path, list_checkpoints, remove_locks, remove_stale, step_of
-from hpcstencil.gradient import checkpoints, origin
-from hpcstencil.gradient.checkpoints import Place
-from hpcstencil.gradient.course import Course, Reached
+from hpcstencil.gradient import checkpoint_identity, checkpoints
+from hpcstencil.gradient.checkpoints import GradientPosition
 from hpcstencil.gradient.members import Members, Total
 from hpcstencil.gradient.stored_states import WHAT, OnDisk, beside, list_states, remove_states
 from hpcstencil.gradient.sweep import Result, Sweep
+from hpcstencil.gradient.sweep_hooks import SweepHooks, SweepPosition
 from hpcstencil.runtime import signals
 from hpcstencil.runtime.communicator import Communicator, from_rank_0
 from hpcstencil.runtime.launcher import environment_rank
@@ -58,7 +58,7 @@ def newest_of(output: Path, communicator: Communicator, first: int | None = None
             )
 
     from_rank_0(communicator, refuse_damaged)
-    return path or origin.newest(beside(output, first), WHAT, communicator)
+    return path or checkpoint_identity.newest(beside(output, first), WHAT, communicator)
 
 
 def remove(output: Path, communicator: Communicator) -> None:
@@ -70,7 +70,7 @@ def remove(output: Path, communicator: Communicator) -> None:
 
 def stored_beside(output: Path, members: Members, digests: Mapping[str, str]) -> Members:
     """The sweeps with their states beside ``output``, if they store them on disk. ``digests`` are those of the input."""
-    attributes, found = origin.attributes_of(WHAT, members, digests), []
+    attributes, found = checkpoint_identity.attributes_of(WHAT, members, digests), []
     for number, sweep in enumerate(members.sweeps):
         path = beside(output, number if members.count else None)
         stored = None if sweep.stored is None else OnDisk(path, sweep.forward, attributes)
@@ -78,11 +78,11 @@ def stored_beside(output: Path, members: Members, digests: Mapping[str, str]) ->
     return replace(members, sweeps=tuple(found))
 
 
-class Resumable(Course):
-    """The course of the gradient that writes ``output``, with checkpoints by the table [checkpoint]. Collective.
+class ResumableGradient(SweepHooks):
+    """The gradient that writes ``output``, with checkpoints by the table [checkpoint]: the hooks of its sweeps. Collective.
 
     It stops by the signal in ``request``, and at the walltime, counted from the time ``started`` of time.monotonic.
-    ``members`` are the sweeps, and ``place`` is that of the gradient.
+    ``members`` are the sweeps, and ``position`` is that of the gradient.
     """
 
     def __init__(self, output: Path, members: Members, request: signals.Request, started: float) -> None:
@@ -96,10 +96,10 @@ class Resumable(Course):
         walltime = Walltime(self.asked.walltime, communicator, started)
         self.stops = StopRequests(request, walltime, lambda: self.writing + self.calling, communicator)
         self.last, self.taken, self.saved = time.monotonic(), 0, -1
-        self.digests = origin.digests_of(members)
+        self.digests = checkpoint_identity.digests_of(members)
         self.members = stored_beside(output, members, self.digests)
-        self.continued: Place | None = None
-        self.place = Place(0, Reached(0))
+        self.continued: GradientPosition | None = None
+        self.position = GradientPosition(0, SweepPosition(0))
         self.progress: Progress | None = None  # of `total`, in steps taken in either direction
         communicator.watch.output(output)
 
@@ -136,17 +136,17 @@ class Resumable(Course):
         is damaged or not one of this gradient, EnvironmentProblem if the disk has no room, StoppedEarly if the run must stop,
         and NumericsError, after which there are no files to continue from, if something is not finite.
         """
-        self.place = self.continued or Place(0, Reached(self.members.sweeps[0].steps))
-        self._adopt(self.place.number, plans)
-        done = self.place.reversed(self.members)
+        self.position = self.continued or GradientPosition(0, SweepPosition(self.members.sweeps[0].steps))
+        self._adopt(self.position.number, plans)
+        done = self.position.reversed(self.members)
         remove_stale(self.output, self.communicator, after=-1 if self.continued is None else done)
         remove_locks(self.output, self.communicator)
         if self.members.forward.problem.step_follows_solution and self.continued is None:
             self._save()  # the recorded steps
 
         def result(number: int, sweep: Sweep) -> Result:
-            if number > self.place.number:
-                self.place = Place(number, Reached(sweep.steps), self.place.results)
+            if number > self.position.number:
+                self.position = GradientPosition(number, SweepPosition(sweep.steps), self.position.results)
                 self._save()
                 self._adopt(number, plans)
             return sweep(sweep.forward.initial_fields(), plans[number].states, self)
@@ -156,7 +156,7 @@ class Resumable(Course):
         self.before = begun - self.taken
         try:
             with Progress(begun, work, environment_rank() == 0) as self.progress:
-                return self.members.total(result, self.place.results)
+                return self.members.total(result, self.position.results)
         except NumericsError:  # a gradient that continues would fail again
             remove(self.output, self.communicator)
             raise
@@ -168,13 +168,13 @@ class Resumable(Course):
             remove_states(self.output, self.communicator)
             return
         what = (WHAT, self.members.config, self.digests, checkpoints.FREE)
-        before, most = self.place.reached.step, max(plan.states - 1, 0)
-        stored.adopt(before, most, lambda path: origin.refuse_other(path, *what))
+        before, most = self.position.sweep.step, max(plan.states - 1, 0)
+        stored.adopt(before, most, lambda path: checkpoint_identity.refuse_other(path, *what))
         stored.refuse_full_disk(plan.bytes_on_disk)
 
     @property
-    def reached(self) -> Reached:
-        return self.place.reached
+    def start(self) -> SweepPosition:
+        return self.position.sweep
 
     @property
     def most(self) -> int:
@@ -195,13 +195,13 @@ class Resumable(Course):
         if self.progress is not None:
             steps = sum(sweep.steps for sweep in self.members.sweeps)
             self.progress.show(
-                self.before + self.taken, f"{self.place.reversed(self.members)} of {steps} steps reversed"
+                self.before + self.taken, f"{self.position.reversed(self.members)} of {steps} steps reversed"
             )
 
     def check(self) -> None:
         if not (reason := self.stops.reason()):
             return
-        stored, done = self.members.sweeps[self.place.number].stored, self.place.reversed(self.members)
+        stored, done = self.members.sweeps[self.position.number].stored, self.position.reversed(self.members)
         if stored is not None:
             stored.flush()
         if self.saved != done:
@@ -212,12 +212,12 @@ class Resumable(Course):
             "--resume to continue"
         )
 
-    def moved(self, reached: Reached) -> None:
-        before = self.place.reversed(self.members)
-        self.place = replace(self.place, reached=reached)
-        if not reached.step:
+    def moved(self, position: SweepPosition) -> None:
+        before = self.position.reversed(self.members)
+        self.position = replace(self.position, sweep=position)
+        if not position.step:
             return  # the sweep of a member ends
-        if self._is_due(before, self.place.reversed(self.members)):
+        if self._is_due(before, self.position.reversed(self.members)):
             self._save()
         self.check()
 
@@ -229,8 +229,8 @@ class Resumable(Course):
         return minutes is not None and passed(self.communicator, 60 * minutes, self.last)
 
     def _save(self) -> None:
-        """Write a checkpoint of the place that the gradient has reached."""
+        """Write a checkpoint of the position that the gradient has reached."""
         start = time.monotonic()
-        path = checkpoints.write(self.output, self.members, self.place, self.digests)
+        path = checkpoints.write(self.output, self.members, self.position, self.digests)
         self.saved, self.last = step_of(path), time.monotonic()
         self.writing = max(self.writing, self.last - start)

@@ -104,12 +104,12 @@ class InMemory:
 class OnDisk:
     """States in files ``NAME.state.checkpoint.STEP.h5``, where ``output`` is the path NAME.state.h5 (`beside`).
 
-    They are written and sealed like checkpoints of a run, so any number of processes can read them. In memory there are state
-    0, the state that steps begin with, and one that was added after that. The latter is written when steps are to begin with
-    another state; if it is removed before, it never is.
+    They are written and sealed like checkpoints of a run, so any number of processes can read them. Three states are in memory:
+    state 0, the state from which steps begin, and the one that was added last. The last one is written only when steps begin
+    from another state. A state that is reversed at once is therefore never written.
 
-    ``attributes`` are those of the files (`origin.attributes_of`). Methods raise EnvironmentProblem, on all processes, if the
-    file system fails, and InputError if a file is damaged when it is read.
+    The files have these ``attributes`` (`checkpoint_identity.attributes_of`). Methods raise EnvironmentProblem, on all
+    processes, if the file system fails, and InputError if a file is damaged when it is read.
     """
 
     room: Room  # since the sweep has begun

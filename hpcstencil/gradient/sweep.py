@@ -27,9 +27,9 @@ from hpcstencil.adjoint.run_steps import RunSteps, added_at
 from hpcstencil.backends.backend import Injection, Reductions
 from hpcstencil.distributed.device_grid import Body
 from hpcstencil.distributed.halo import Fields
-from hpcstencil.gradient.course import ALONE, EVERY, Course, Parts, Reached
 from hpcstencil.gradient.samples import Samples
 from hpcstencil.gradient.stored_states import InMemory, OnDisk, States
+from hpcstencil.gradient.sweep_hooks import NO_HOOKS, UNLIMITED, Parts, SweepHooks, SweepPosition
 from hpcstencil.numerics.schedule import StepRange
 from hpcstencil.simulation.diagnostics import Diagnostics
 from hpcstencil.simulation.simulation import Simulation
@@ -175,33 +175,33 @@ class Sweep:
 
     # ---- the sweep ---------------------------------------------------------------------------------------------------
 
-    def __call__(self, fields: Fields, states: int, course: Course = ALONE) -> Result:
+    def __call__(self, fields: Fields, states: int, hooks: SweepHooks = NO_HOOKS) -> Result:
         """Return the objective and its gradient for a run that begins with ``fields`` at t = 0. Collective.
 
-        ``states`` is the number of stored states. The fields are kept. The sweep begins where ``course`` says. Raises
-        NumericsError, on all processes, if the objective or its gradient is not finite; StoppedEarly if the course does.
+        ``states`` is the number of stored states. The fields are kept. The sweep begins where ``hooks`` says. Raises
+        NumericsError, on all processes, if the objective or its gradient is not finite; StoppedEarly if the hooks do.
         """
         fields = self.forward.begun(fields, self.first_slopes)
         first = {name: fields[name] for name in self.changing}
         stored = InMemory(first) if self.stored is None else self.stored.begun(first, self.free)
         try:
-            result = self.swept(fields, stored, states, course)
+            result = self.swept(fields, stored, states, hooks)
         except HpcstencilError as error:
-            if isinstance(error, NumericsError) or (course is ALONE and error.shared):
+            if isinstance(error, NumericsError) or (hooks is NO_HOOKS and error.shared):
                 stored.clear()
             raise
         except KeyboardInterrupt:  # which a program handles itself; other processes may not have it
-            if course is ALONE and self.forward.communicator.size == 1:
+            if hooks is NO_HOOKS and self.forward.communicator.size == 1:
                 stored.clear()
             raise
         stored.clear()
         return result
 
-    def swept(self, fields: Fields, stored: States, states: int, course: Course) -> Result:
+    def swept(self, fields: Fields, stored: States, states: int, hooks: SweepHooks) -> Result:
         """Return the result of a sweep with these ``stored`` states, as `__call__`."""
         free = self.free
         constant = free.copied({name: array for name, array in fields.items() if name not in self.changing})
-        at = course.reached or Reached(self.steps)
+        at = hooks.start or SweepPosition(self.steps)
         recorder = self.begin_samples(fields, stored, at)
         numbers, cotangents = list(at.parts), dict(at.cotangents)
         series = {key: np.zeros(len(hats.series.values)) for key, hats in self.adjoint.hats.items()}
@@ -211,7 +211,7 @@ class Sweep:
         for action in self.actions(starts, stored.steps, states):
             if isinstance(action, Advance):
                 first, last = starts[action.first], starts[action.last]
-                found = self.kept_and_taken(stored.kept(first), constant, first, last, free, course, recorder)
+                found = self.kept_and_taken(stored.kept(first), constant, first, last, free, hooks, recorder)
                 constant = {name: found[name] for name in constant}
                 after = {name: found[name] for name in self.changing}
                 if action.last < len(groups):
@@ -222,7 +222,7 @@ class Sweep:
                     added, recorder = self.terms(found, self.steps), None
                     free.add(after)
                     cotangents = dict(added[0].cotangents) if added else {}
-                    absent = {name: 0.0 for name in self.adjoint.rates if name not in cotangents}
+                    absent = {name: 0.0 for name in self.adjoint.reverse_rhs if name not in cotangents}
                     cotangents |= free.filled(absent, found[self.changing[0]])
                     cotangents = self.with_terms(self.with_sample(cotangents, self.steps), added[1:])
                     numbers += [(term.value, term.direct) for term in added]
@@ -233,19 +233,19 @@ class Sweep:
                 state = stored.removed(start) if start else free.copied(stored.kept(0))
             added = self.terms({**state, **constant}, start)
             cotangents = self.completed(cotangents, start, series)
-            for part in self.parts(group, course):
+            for part in self.parts(group, hooks):
                 step = start + part.first - group.first
-                with course.call(part.count):
+                with hooks.call(part.count):
                     found = self.reversed({**state, **constant}, cotangents, part, step, free)
                 constant, cotangents = ({name: found[name] for name in each} for each in (constant, cotangents))
                 if step > start:
-                    course.moved(self.reached(step, cotangents, numbers, series))
+                    hooks.moved(self.position(step, cotangents, numbers, series))
             if not self.injected:
                 cotangents = self.with_sample(cotangents, start)
             cotangents = self.with_terms(cotangents, added)
             numbers += [(term.value, term.direct) for term in added]
             free.add({name: found[name] for name in state})
-            course.moved(self.reached(start, cotangents, numbers, series))
+            hooks.moved(self.position(start, cotangents, numbers, series))
         value = math.fsum(value for value, _ in numbers)
         direct = {name: math.fsum(each.get(name, 0.0) for _, each in numbers) for name in self.adjoint.direct}
         cotangents = self.completed(self.at_start(cotangents, {**stored.kept(0), **constant}), -1, series)
@@ -255,11 +255,11 @@ class Sweep:
         free.trim()
         return result
 
-    def reached(self, step: int, cotangents: Fields, parts: Parts, series: Mapping[str, np.ndarray]) -> Reached:
-        """The place from which all steps have been reversed, see `Reached`."""
-        return Reached(step, cotangents, parts, series, None if self.samples is None else self.samples.slopes)
+    def position(self, step: int, cotangents: Fields, parts: Parts, series: Mapping[str, np.ndarray]) -> SweepPosition:
+        """The position from which all steps have been reversed, see `SweepPosition`."""
+        return SweepPosition(step, cotangents, parts, series, None if self.samples is None else self.samples.slopes)
 
-    def begin_samples(self, fields: Fields, stored: States, at: Reached) -> Samples | None:
+    def begin_samples(self, fields: Fields, stored: States, at: SweepPosition) -> Samples | None:
         """Return the receivers if they are to record while the run is taken forwards; None in a sweep that continues.
 
         ``fields`` are those at t = 0. A run that was interrupted goes on from its last stored state.
@@ -301,11 +301,11 @@ class Sweep:
             return actions(count, states, [starts.index(step) for step in stored], reached)
         return without_states(count, reached)
 
-    def parts(self, group: StepRange, course: Course) -> Iterator[StepRange]:
+    def parts(self, group: StepRange, hooks: SweepHooks) -> Iterator[StepRange]:
         """The parts in which a group is reversed, the last one first: one, unless no states are needed."""
-        left, added = group.count, self.samples.most_added if self.samples is not None and self.injected else EVERY
+        left, added = group.count, self.samples.most_added if self.samples is not None and self.injected else UNLIMITED
         while left:
-            count = left if self.adjoint.needs_states else min(left, course.most, added)
+            count = left if self.adjoint.needs_states else min(left, hooks.most, added)
             left -= count
             yield group.part(left, count)
 
@@ -324,11 +324,11 @@ class Sweep:
         return math.fsum(values)
 
     def taken(
-        self, fields: Fields, first: int, last: int, course: Course = ALONE, recorder: Samples | None = None
+        self, fields: Fields, first: int, last: int, hooks: SweepHooks = NO_HOOKS, recorder: Samples | None = None
     ) -> Fields:
         """Return the fields after the steps from ``first`` to ``last``. The given fields are overwritten."""
         while first < last:
-            fields, first = self.called(partial(self.forward.advance, fields), first, last, course, recorder)
+            fields, first = self.called(partial(self.forward.advance, fields), first, last, hooks, recorder)
         return fields
 
     def kept_and_taken(
@@ -338,33 +338,33 @@ class Sweep:
         first: int,
         last: int,
         free: Spare,
-        course: Course = ALONE,
+        hooks: SweepHooks = NO_HOOKS,
         recorder: Samples | None = None,
     ) -> Fields:
         """Return the fields after the steps from ``first`` to ``last``. ``state``, the changing fields before them, is kept."""
         into = self.forward.steps.into
         if into is None or first == last:
-            return self.taken({**free.copied(state), **constant}, first, last, course, recorder)
+            return self.taken({**free.copied(state), **constant}, first, last, hooks, recorder)
         call = partial(into, {**state, **constant}, free.taken(state), self.forward.problem.parameters)
-        fields, first = self.called(call, first, last, course, recorder)
-        return self.taken(fields, first, last, course, recorder)
+        fields, first = self.called(call, first, last, hooks, recorder)
+        return self.taken(fields, first, last, hooks, recorder)
 
     def called(
-        self, call: Callable[[StepRange], Fields], first: int, last: int, course: Course, recorder: Samples | None
+        self, call: Callable[[StepRange], Fields], first: int, last: int, hooks: SweepHooks, recorder: Samples | None
     ) -> tuple[Fields, int]:
         """Take steps from number ``first`` on, up to ``last`` at most, by one ``call`` of compiled code.
 
         Returns the fields after them, and the number of the next step. If there is a ``recorder``, the call ends where that
         must see the fields.
         """
-        most = course.most if recorder is None else min(course.most, recorder.most(first))
+        most = hooks.most if recorder is None else min(hooks.most, recorder.most(first))
         steps = next(self.run.between(first, min(last, first + most)))
-        with course.call(steps.count), nullcontext() if recorder is None else recorder.recording(first, steps):
+        with hooks.call(steps.count), nullcontext() if recorder is None else recorder.recording(first, steps):
             fields = jax.block_until_ready(call(steps))
         after = first + int(steps.count)
         if recorder is not None:
             recorder.after(fields, first, after, self.run.time_of(after))
-        course.check()
+        hooks.check()
         return fields, after
 
     def reversed(self, fields: Fields, cotangents: Fields, group: StepRange, first: int, free: Spare) -> Fields:

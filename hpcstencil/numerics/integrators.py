@@ -67,15 +67,27 @@ class Stage:
 
 @dataclass(frozen=True)
 class Method:
-    """An explicit time integrator of the given ``order``.
+    """An explicit time integrator.
 
-    ``error`` holds pairs (j, weight): dt times this weighted sum of the slopes f(y_j) estimates the local error. It is
-    empty if the method has no estimate. The estimate is O(dt^(error_order + 1)). ``limits`` are the stability limits of
-    partitioned and multistep methods, for which `stability_limits` cannot compute them. ``damping`` holds, for a method that
-    takes linear damping - r u implicitly, the weight w of each of the two groups: the slope of a field is f / (1 + w dt r).
-    ``times`` are the nodes of a method whose stages do not determine them, and ``rounded`` the numbers j of slopes that are
-    computed before a stage adds their terms, as those are that several stages use (`adjoint.stages`). ``injected`` are the
-    numbers j of the values y_j in which native code adds something to the field `Problem.injected`.
+    Attributes
+    ----------
+    stages, order
+        The stages of a step, and the order of convergence.
+    error, error_order
+        Pairs (j, weight): dt times this weighted sum of the slopes f(y_j) estimates the local error, with an error of
+        O(dt^(error_order + 1)). Empty if the method has no estimate.
+    limits
+        The stability limits of partitioned and multistep methods, which `stability_limits` cannot compute.
+    damping
+        For a method that treats linear damping - r u implicitly, the weight w of each of the two groups: the slope of a field
+        is f / (1 + w dt r).
+    times
+        The nodes c_j, if the stages do not determine them.
+    rounded
+        The numbers j of the slopes that are rounded before a stage adds them, like slopes that several stages use
+        (`adjoint.stages`).
+    injected
+        The numbers j of the values y_j in which native code adds something to the field `Problem.injected`.
     """
 
     stages: tuple[Stage, ...]

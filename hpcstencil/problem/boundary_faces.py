@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 from hpcstencil.config.boundary_conditions import PERIODIC, SIDES, Sides
 from hpcstencil.config.settings import Config
-from hpcstencil.equations import Radiating, Walled
+from hpcstencil.equations import SupportsOpenBoundary, ValuesLiveOnWalls
 from hpcstencil.equations.user import expressions_of
 from hpcstencil.problem.model import Model
 from hpcstencil.problem.parameter_files import refuse_files, refuse_series
@@ -88,9 +88,9 @@ def faces_of(
 
 
 def _lies_beside(name: str, axis: int, model: Model) -> bool:
-    """Whether a value given for all fields does not apply to the field ``name`` of a `Walled` equation, because the
+    """Whether a value given for all fields does not apply to the field ``name`` of a `ValuesLiveOnWalls` equation, because the
     field does not live on the boundaries of ``axis``."""
-    if not isinstance(model.equation, Walled) or not model.equation.values_live_on_walls:
+    if not isinstance(model.equation, ValuesLiveOnWalls) or not model.equation.values_live_on_walls:
         return False
     return name not in model.positions or not model.positions[name][axis]
 
@@ -121,7 +121,7 @@ def _leaving(config: Config, model: Model) -> dict[str, Face]:
              for name in model.fields for axis in range(config.grid.ndim) for side in (0, 1)}  # fmt: skip
     if "open" not in kinds:
         return {}
-    if not isinstance(model.equation, Radiating):
+    if not isinstance(model.equation, SupportsOpenBoundary):
         raise InputError(
             'boundary: "open" requires an equation with a method radiation, such as wave and acoustic; use '
             "{ neumann = 0.0 }, a sponge or cpml here"

@@ -16,7 +16,7 @@ from hpcstencil.config.limits import MOST_STEPS
 from hpcstencil.config.probes import probe_key
 from hpcstencil.config.settings import Config
 from hpcstencil.config.streams import expressions_key
-from hpcstencil.equations import Limited, Positive
+from hpcstencil.equations import HasPositiveFields, SupportsCfl
 from hpcstencil.equations.custom import parameters_used
 from hpcstencil.equations.user import rates_of
 from hpcstencil.io.array_file import ArrayContents
@@ -127,7 +127,7 @@ def _alone(config: Config, contents: Mapping[str, ArrayContents], listed: Collec
         name: tree + model.damping[name] if name in model.damping and not apart else tree
         for name, tree in model.trees.items()
     }
-    positive = model.equation.positive if isinstance(model.equation, Positive) else ()
+    positive = model.equation.positive if isinstance(model.equation, HasPositiveFields) else ()
     layers = layered(trees, config, _fastest_wave(config, model, bounds), model.positions, positive)
     reduced, derived = _diagnostics(config, model), _derived(config, model)
     objective, misfit = _objective(config, model)
@@ -259,8 +259,8 @@ def _method(config: Config, model: Model) -> Method:
 
 
 def _fastest_wave(config: Config, model: Model, bounds: Mapping[str, float]) -> float:
-    """The speed of the fastest wave according to `Limited.rates`; 0 if the equation has no rates."""
-    if not isinstance(model.equation, Limited):
+    """The speed of the fastest wave according to `SupportsCfl.rates`; 0 if the equation has no rates."""
+    if not isinstance(model.equation, SupportsCfl):
         return 0.0
     ones = dict.fromkeys([*model.fields, *model.signals], 1.0)
     rates = rates_of(model.equation, config.equation.in_file, SimpleNamespace(**bounds), ones, config.grid.ndim)
@@ -380,7 +380,7 @@ def _check_step(problem: Problem) -> None:
     cfl = problem.config.time.cfl
     if cfl is None:
         return
-    if not isinstance(problem.equation, Limited):
+    if not isinstance(problem.equation, SupportsCfl):
         raise InputError(
             "time.cfl: the stable step of this equation is not known; write for example time.dt = 0.1, or "
             "time.tolerance = 1e-4"
@@ -398,6 +398,6 @@ def _with_stages(problem: Problem) -> Problem:
     numerics, dt = problem.config.numerics, problem.config.time.dt
     if numerics.stages is not None or numerics.integrator not in SUPER_STEPPING or dt is None:
         return problem
-    known = isinstance(problem.equation, Limited) and not problem.rates_follow_solution
+    known = isinstance(problem.equation, SupportsCfl) and not problem.rates_follow_solution
     stable_step = (lambda m: stable_dt(replace(problem, method=m), {})) if known else None
     return replace(problem, method=with_enough_stages(numerics.integrator, dt, stable_step))

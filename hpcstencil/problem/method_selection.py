@@ -67,10 +67,10 @@ def _two_coloured(linked: Mapping[str, set[str]]) -> tuple[dict[str, int], list[
 
 
 def _join(sides: dict[str, int], drivers: Mapping[str, set[str]], unpaired: Sequence[str]) -> None:
-    """Choose the group of each of the ``unpaired`` fields, which no field drives that it drives itself.
+    """Choose the group of each of the ``unpaired`` fields. A field is unpaired if no field both drives it and is driven by it.
 
-    Such a field joins the group opposite to the paired fields that drive it, most of them if they are in both, so that it is
-    moved as often as the field that it belongs to. Without any, it joins the unpaired fields that drive it.
+    Such a field joins the group opposite to the paired fields that drive it, or to most of them if they are in both groups.
+    So it moves as often as the field that it belongs to. If no paired field drives it, it joins the unpaired fields that do.
     """
     waiting = list(unpaired)
     while waiting:

@@ -11,7 +11,15 @@ import numpy as np
 
 from hpcstencil.config.names import allowed_name, check_fields
 from hpcstencil.config.settings import Config
-from hpcstencil.equations import EQUATIONS, Custom, Equation, Reflecting, Signalling, Split, Staggered
+from hpcstencil.equations import (
+    EQUATIONS,
+    Custom,
+    Equation,
+    HasDamping,
+    HasReflectedFields,
+    Staggered,
+    SupportsCflSignals,
+)
 from hpcstencil.equations.custom import parameters_used
 from hpcstencil.equations.user import expressions_of, guarded, load
 from hpcstencil.io.array_file import ArrayContents
@@ -117,8 +125,14 @@ def model_of(config: Config, contents: Mapping[str, ArrayContents]) -> Model:
     trees = shared(_right_hand_sides(equation, config, unknowns, symbols, space))
     f, p = SimpleNamespace(**unknowns), SimpleNamespace(**symbols)
     in_file = config.equation.in_file
-    damping = expressions_of(equation, in_file, "damping", fields, f, p, space) if isinstance(equation, Split) else {}
-    signals = expressions_of(equation, in_file, "signals", None, f, p, ndim) if isinstance(equation, Signalling) else {}
+    damping = (
+        expressions_of(equation, in_file, "damping", fields, f, p, space) if isinstance(equation, HasDamping) else {}
+    )
+    signals = (
+        expressions_of(equation, in_file, "signals", None, f, p, ndim)
+        if isinstance(equation, SupportsCflSignals)
+        else {}
+    )
     orders = getattr(equation, "orders", (config.numerics.order,))
     if config.numerics.order not in orders:
         expected = f"{listing(map(str, orders), 'or')} with {shown(config.equation.name)}"
@@ -187,7 +201,7 @@ def _positions(equation: Equation, config: Config, fields: tuple[str, ...]) -> P
 def _reflected(equation: Equation, config: Config, fields: tuple[str, ...]) -> tuple[Collection[str], ...]:
     """Per axis, the fields that change sign on reflection at a wall normal to it; checked for a user-defined class."""
     axes = range(config.grid.ndim)
-    if not isinstance(equation, Reflecting):
+    if not isinstance(equation, HasReflectedFields):
         return tuple(() for _ in axes)
     if config.equation.in_file is None:
         return tuple(equation.reflected(axis) for axis in axes)

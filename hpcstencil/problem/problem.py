@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from hpcstencil.config.settings import Config
-from hpcstencil.equations import Equation, Limited
+from hpcstencil.equations import Equation, SupportsCfl
 from hpcstencil.io.array_file import ArrayContents, ArrayFile, ArrayInMemory, ArrayOfMember
 from hpcstencil.numerics.finite_differences import is_large
 from hpcstencil.numerics.integrators import ERROR, MEMORY, NEW, Method
@@ -148,7 +148,7 @@ class Problem:
 
     @property
     def own_steps(self) -> bool:
-        """Whether the members of an ensemble have individual step sizes (`time.cfl`), so that their times may differ."""
+        """Whether the members of an ensemble have individual step sizes, so that their times may differ."""
         return bool(self.members) and self.config.time.dt is None
 
     @property
@@ -185,12 +185,12 @@ class Problem:
     @property
     def rates_follow_solution(self) -> bool:
         """Whether the equation has rates, and they depend on the fields."""
-        return isinstance(self.equation, Limited) and self.equation.solution_dependent
+        return isinstance(self.equation, SupportsCfl) and self.equation.solution_dependent
 
     @property
     def by_fft(self) -> str:
         """The name of a stencil in the time derivatives that is computed by FFT; "" if there is none."""
-        parts = (part for tree in self.rates() for part in walk(tree))
+        parts = (part for tree in self.right_hand_sides() for part in walk(tree))
         return next((part.name for part in parts if isinstance(part, Convolution) and part.stencil.by_fft), "")
 
     @property
@@ -209,7 +209,7 @@ class Problem:
 
     def differentiated(self) -> list[Node]:
         """All trees that may contain operators: `rates`, `reduced` and `derived_trees`."""
-        return [*self.rates(), *self.reduced(), *self.derived_trees()]
+        return [*self.right_hand_sides(), *self.reduced(), *self.derived_trees()]
 
     @cached_property
     def slopes(self) -> Mapping[str, Node]:
@@ -232,9 +232,9 @@ class Problem:
         found = {number: self.slopes_at(number) for number in range(len(self.method.stages) + 1)}
         return {number: trees for number, trees in found.items() if trees is not self.slopes}
 
-    def rates(self) -> list[Node]:
+    def right_hand_sides(self) -> list[Node]:
         """The trees of all time derivatives: those in `slopes`, in ``apart`` and in ``parts``."""
-        parts = {id(part): part for part in self.parts.values()}.values()
+        parts = {id(part): part for part in self.parts.values()}.values()  # several stages may share a part
         return [*self.slopes.values(), *self.apart.values(), *(tree for part in parts for tree in part.values())]
 
     def constants(self) -> tuple[float, ...]:

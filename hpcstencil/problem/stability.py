@@ -18,7 +18,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from hpcstencil.equations import Limited
+from hpcstencil.equations import SupportsCfl
 from hpcstencil.equations.base import Rates
 from hpcstencil.equations.user import rates_of
 from hpcstencil.numerics.finite_differences import central
@@ -69,10 +69,10 @@ def stable_dt(problem: Problem, largest: Mapping[str, float]) -> float:
     """The largest stable dt of a problem, in the time unit of the input: infinite if nothing limits it, 0 if no step is
     stable.
 
-    The equation must be `Limited`. ``largest`` maps each name in ``problem.measured`` to its largest magnitude on the
+    The equation must be `SupportsCfl`. ``largest`` maps each name in ``problem.measured`` to its largest magnitude on the
     global grid; it may be empty if the rates do not depend on the solution.
     """
-    assert isinstance(problem.equation, Limited)
+    assert isinstance(problem.equation, SupportsCfl)
     config, bounds = problem.config, SimpleNamespace(**problem.bounds)
     rates = rates_of(problem.equation, config.equation.in_file, bounds, largest, config.grid.ndim)
     rates = replace(rates, reaction=rates.reaction + problem.damping)

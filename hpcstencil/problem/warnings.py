@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from hpcstencil.equations import Limited
+from hpcstencil.equations import SupportsCfl
 from hpcstencil.equations.user import rates_of
 from hpcstencil.problem.problem import Problem
 from hpcstencil.problem.stability import stable_dt
@@ -30,7 +30,7 @@ def _without_solid_cells(problem: Problem) -> list[str]:
 def _running_backwards(problem: Problem) -> list[str]:
     """A warning for each negative parameter on which the diffusion coefficient depends."""
     equation, config = problem.equation, problem.config
-    if not isinstance(equation, Limited):
+    if not isinstance(equation, SupportsCfl):
         return []
 
     def diffusion(bounds: Mapping[str, float]) -> tuple[float, float]:
@@ -54,7 +54,7 @@ def _unstable(problem: Problem) -> list[str]:
         return [f"time.cfl = {cfl:g} is more than the whole stable step: expect the solution to blow up"]
     if dt is None or problem.rates_follow_solution:
         return []
-    if isinstance(problem.equation, Limited):
+    if isinstance(problem.equation, SupportsCfl):
         stable, found = stable_dt(problem, {}), ""
     else:
         stable, found = min(estimated_step(run, dt) for run in problem.members or (problem,)), "about "

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from hpcstencil.numerics.schedule import Clock
 from hpcstencil.simulation.state import State
 from hpcstencil.simulation.stepping import Stepping
-from hpcstencil.simulation.streams.multiples import Multiples
+from hpcstencil.simulation.streams.intervals import Multiples
 from hpcstencil.simulation.streams.stream import Stream
 
 

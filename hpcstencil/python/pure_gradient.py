@@ -211,14 +211,14 @@ class Reverse:
         if kept:
             _, states = lax.scan(ahead, dict(fields), numbers)
         zero = jnp.zeros_like(bars[self.changing[0]])
-        after = {name: bars.get(name.removeprefix(ADJOINT), zero) for name in self.adjoint.rates}
+        after = {name: bars.get(name.removeprefix(ADJOINT), zero) for name in self.adjoint.reverse_rhs}
         before, _ = lax.scan(back, after, (numbers, states), reverse=True)
         return self.collected(fields, before, {name: bars[name] for name in constant})
 
     def of_slopes(self, fields: Fields, parameters: Parameters, time: jax.Array, bars: Fields) -> Any:
         """The same for the slopes that a two-step method remembers at t = 0. ``fields`` are those without them."""
         zero = jnp.zeros_like(bars[next(iter(bars))])
-        cotangents = dict.fromkeys(self.adjoint.rates, zero) | {
+        cotangents = dict.fromkeys(self.adjoint.reverse_rhs, zero) | {
             ADJOINT + name + MEMORY: bar for name, bar in bars.items()
         }
         trees = self.backward.problem.derived.get(REMEMBERED, {})

@@ -28,20 +28,20 @@ from hpcstencil.problem.problem import Problem
 from hpcstencil.problem.warnings import warnings_of
 from hpcstencil.python.assignment import InitialValue, block_of, local_block
 from hpcstencil.python.callbacks import AtSteps, AtTimes
+from hpcstencil.python.process_state import THIS_PROCESS
 from hpcstencil.python.shared_programs import PROGRAMS
 from hpcstencil.python.tables import Tables, refuse_differing
-from hpcstencil.python.this_process import THIS_PROCESS
 from hpcstencil.runtime import signals
 from hpcstencil.runtime.communicator import agree, from_rank_0
 from hpcstencil.runtime.launcher import environment_rank
 from hpcstencil.runtime.progress import StepProgress
 from hpcstencil.runtime.stopwatch import Stopwatch
+from hpcstencil.simulation.consistency_check import require_consistency
 from hpcstencil.simulation.event_loop import Run
 from hpcstencil.simulation.file_blocks import output_blocks
 from hpcstencil.simulation.prepared import Decomposed
 from hpcstencil.simulation.restart import Options, Source, source_of
 from hpcstencil.simulation.run import Ready, outputs_of, snapshot_buffers, to_file
-from hpcstencil.simulation.same_everywhere import same_everywhere
 from hpcstencil.simulation.simulation import Simulation as Composed
 from hpcstencil.simulation.solid_cells import solid_block
 from hpcstencil.simulation.start import at_start, compile_steps
@@ -136,7 +136,7 @@ class Simulation:
         refuse_differing(communicator, config, given, contents)
         problem: Problem = agree(communicator, lambda: _built(config, contents, given))
         devices = agree(communicator, lambda: here.devices_for(problem.config))
-        same_everywhere(communicator, len(devices), problem)
+        require_consistency(communicator, len(devices), problem)
         decomposed = Decomposed.of(problem, communicator.size, len(devices))
         program, simulation = PROGRAMS.take(decomposed, devices, communicator)
         initial = {f"initial.{name}": InitialValue(simulation, name, value) for name, value in given.initial.items()}

@@ -18,7 +18,7 @@ from hpcstencil.adjoint.tangent import Tangent, tangents_of
 from hpcstencil.distributed.halo import Fields
 from hpcstencil.gradient.compose import data_of
 from hpcstencil.gradient.members import SHARED, Members, members_of
-from hpcstencil.gradient.other_values import SweepFor
+from hpcstencil.gradient.reuse_compiled import SweepFor
 from hpcstencil.gradient.sweep import Result, Sweep
 from hpcstencil.gradient.tangent import Direction, TangentRun
 from hpcstencil.io.array_file import ArrayInMemory

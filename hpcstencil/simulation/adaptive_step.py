@@ -77,7 +77,7 @@ class Control:
         return Control(
             problem=problem,
             attempt=steps.attempt(),
-            changes=steps.reductions(problem.needs(problem.rates()), (*problem.trees.values(), *fields)),
+            changes=steps.reductions(problem.needs(problem.right_hand_sides()), (*problem.trees.values(), *fields)),
             schedule=problem.schedule(),
             attempt_of_member=steps.attempt_of_member() if problem.members and steps.attempt_of_member else None,
         )

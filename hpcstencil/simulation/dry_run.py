@@ -60,7 +60,7 @@ def report(prepared: Prepared) -> str:
         *_parameters(problem),
         f"fields                {', '.join(problem.shown)}{_memory(problem)}",
         *([f"members               {len(problem.members)}, side by side"] if problem.members else []),
-        f"stencil radius        {' x '.join(map(str, plan.radius))} cells, {plan.stages} stage{'s' * (plan.stages != 1)} per step",
+        f"stencil radius        {' x '.join(map(str, plan.radius))} cells, {_stages(plan.stages)} per step",
         f"processes             {' x '.join(map(str, topology.processes))}, largest block {block} cells",
         f"devices per process   {' x '.join(map(str, topology.devices))}, tiles {' x '.join(map(str, topology.tiles))}",
         f"steps per exchange    {plan.every or 'one stage'}, halo {' x '.join(map(str, plan.halo))} cells",
@@ -74,10 +74,14 @@ def report(prepared: Prepared) -> str:
         f"output                {_output(problem, itemsize)}",
         *_streams(problem, itemsize),
         *_probes(problem, itemsize),
-        f"stopping early        within {within(seconds_to_checkpoint(problem)):.0f} s of a signal, with a checkpoint; a run with a "
-        "walltime begins to stop as long before it",
+        f"stopping early        within {within(seconds_to_checkpoint(problem)):.0f} s of a signal, with a checkpoint; a run "
+        "with a walltime begins to stop as long before it",
     ]
     return "\n".join(lines)
+
+
+def _stages(count: int) -> str:
+    return "1 stage" if count == 1 else f"{count} stages"
 
 
 def _is_shown(weights: Weights) -> bool:

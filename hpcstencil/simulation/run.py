@@ -30,8 +30,8 @@ from hpcstencil.simulation.simulation import Simulation
 from hpcstencil.simulation.start import at_start, compile_steps, composed
 from hpcstencil.simulation.stepping import Stepping
 from hpcstencil.simulation.streams.checkpoints import Checkpoints, CheckpointWriter
-from hpcstencil.simulation.streams.further_output import check_files, further_outputs
 from hpcstencil.simulation.streams.output import Output, provenance
+from hpcstencil.simulation.streams.output_streams import check_files, further_outputs
 from hpcstencil.simulation.streams.probes import probes_of
 from hpcstencil.simulation.streams.snapshots import DiagnosticRows, LateRows, Snapshots
 from hpcstencil.simulation.streams.stream import Stream

@@ -23,9 +23,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from hpcstencil.runtime.atomic_write import hidden, write_atomically
 from hpcstencil.runtime.filesystem import file_errors
 from hpcstencil.runtime.hosts import host
-from hpcstencil.runtime.publish import hidden, write_atomically
 from hpcstencil.validation.errors import EnvironmentProblem, HpcstencilError
 
 BEAT = 10.0  # seconds between touches of the file of a running attempt

@@ -18,8 +18,8 @@ from pathlib import Path
 from hpcstencil import __version__
 from hpcstencil.config.provenance import to_tables, to_toml
 from hpcstencil.config.settings import Config
+from hpcstencil.runtime.atomic_write import hidden, write_atomically
 from hpcstencil.runtime.filesystem import file_errors, sync
-from hpcstencil.runtime.publish import hidden, write_atomically
 from hpcstencil.sweep.folder import (
     FORMAT_VERSION,
     INPUT,

@@ -20,8 +20,8 @@ import numpy as np
 from hpcstencil import __version__
 from hpcstencil.io.file_read import open_for_reading
 from hpcstencil.io.hdf5_validation import WHOLE, numbers, series
+from hpcstencil.runtime.atomic_write import publish, write_atomically
 from hpcstencil.runtime.filesystem import file_errors
-from hpcstencil.runtime.publish import publish, write_atomically
 from hpcstencil.sweep.folder import Planned
 from hpcstencil.sweep.report import plain
 from hpcstencil.sweep.state import Standing

@@ -7,10 +7,10 @@ from support import problem_of, random_block, simulation_of, steps_in_place
 from hpcstencil.backends.native.passes import Trials
 from hpcstencil.backends.native.program import program, with_driver
 from hpcstencil.backends.native.step import step_of
-from hpcstencil.backends.native.vanishing import layers_of
+from hpcstencil.backends.native.zero_regions import layers_of
 from hpcstencil.numerics.schedule import StepRange
 from hpcstencil.symbolic.expressions import Constant, Coordinate, Derivative, Field, Parameter, Pointwise
-from hpcstencil.symbolic.vanishing import profile, vanishes
+from hpcstencil.symbolic.zero_regions import profile, vanishes
 
 
 def layers(width, axes):

@@ -7,7 +7,7 @@ import pytest
 from support import integrate, problem_of
 
 from hpcstencil.config.reader import load
-from hpcstencil.equations import Limited
+from hpcstencil.equations import SupportsCfl
 from hpcstencil.problem.build import build
 from hpcstencil.problem.stability import stable_dt
 from hpcstencil.problem.von_neumann import estimated_step
@@ -60,7 +60,7 @@ def custom(rhs, initial=None, dt=1.0, end=1000.0, integrator="rk4", grid=GRID, *
 def test_an_equation_written_out_has_the_step_of_the_built_in(name):
     table, rhs, parameters, initial = WRITTEN_OUT[name]
     known = problem_of(grid=GRID, equation=table, initial=initial, time={"end": 1000.0, "dt": 1e-3})
-    assert isinstance(known.equation, Limited)
+    assert isinstance(known.equation, SupportsCfl)
     bound = stable_dt(known, {})
     found = estimated_step(custom(rhs, initial, **parameters), 100 * bound)
     assert bound <= 1.001 * found  # the built-in's is a bound, the sum of what its parts allow

@@ -217,8 +217,8 @@ def test_a_rank_that_waits_for_the_others_says_so(folder):
     late = """
 import time
 import hpcstencil as hs
-from hpcstencil.python import this_process
-this_process.WAIT = 0.5
+from hpcstencil.python import process_state
+process_state.WAIT = 0.5
 sim = hs.Simulation.from_toml("input.toml")
 time.sleep(2 * (sim["u"] is None))
 sim.state

@@ -74,7 +74,7 @@ REACHING = [
     ("u\N{ZERO WIDTH SPACE}+ 1", "ZERO WIDTH SPACE"),
     ("u\N{RIGHT-TO-LEFT OVERRIDE}+ 1", "RIGHT-TO-LEFT OVERRIDE"),
     ("\N{ARABIC-INDIC DIGIT ONE}", "ARABIC-INDIC DIGIT ONE"),
-    ("u # + v", "a comment"),
+    ("u # + v", "comments are not allowed"),
     ("u \\\n + v", "the character"),
     ("u\f+ v", "the character"),
 ]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from hpcstencil.backends.native.expression_writer import HERE, Offset, Writer, changes, is_flat, whole_numbers
 from hpcstencil.backends.native.scalars import Functions, Scalars
-from hpcstencil.backends.native.vanishing import NOTHING, Absent
+from hpcstencil.backends.native.zero_regions import NOTHING, Absent
 from hpcstencil.numerics.finite_differences import Stencil, is_large
 from hpcstencil.symbolic.expressions import (
     FUNCTIONS,
@@ -29,7 +29,7 @@ from hpcstencil.symbolic.expressions import (
     walk,
 )
 from hpcstencil.symbolic.stencil_reach import axes_of
-from hpcstencil.symbolic.vanishing import vanishes
+from hpcstencil.symbolic.zero_regions import vanishes
 
 # Names stored under these keys are valid everywhere in a step.
 FOR_ALL = ("array", "row", "pitch", "slide", "table", "scalar")

@@ -15,7 +15,7 @@ from hpcstencil.backends.backend import Unsupported
 from hpcstencil.backends.native.expression_writer import Numbers, Offset
 from hpcstencil.backends.native.pass_statements import Cells, Row, Scope
 from hpcstencil.backends.native.scalars import Functions, Scalars
-from hpcstencil.backends.native.vanishing import NO_LAYERS, NOTHING, Absent, Layers
+from hpcstencil.backends.native.zero_regions import NO_LAYERS, NOTHING, Absent, Layers
 from hpcstencil.problem.problem import Problem
 from hpcstencil.symbolic.expressions import Field, Node, walk
 
@@ -338,7 +338,7 @@ def written(plan: Plan, trials: Trials, passes: Sequence[Parts], ends: Parts, te
 def ends_read(plan: Plan, trials: Trials, passes: Sequence[Parts]) -> set[int]:
     """Return the arrays of fields after a step that must be stored although the joined pass uses them directly.
 
-    They are read by a later pass of the next step than its first, or by boundary conditions.
+    They are read by boundary conditions, or by a pass of the next step after its first one.
     """
     later = {array for parts in passes[1:] for array in trials.of(parts).reads.reach}
     beside = fields_beside_faces(plan)

@@ -159,7 +159,7 @@ def counts(step: Step, furthest: Sequence[int] = (0, 0, 0), **others: int) -> li
     """
     problem, layers = step.plan.problem, step.plan.layers
     reach = [0, 0, 0]
-    for axis, n in enumerate(problem.discretization.radius(problem.rates()) if layers.profiles else ()):
+    for axis, n in enumerate(problem.discretization.radius(problem.right_hand_sides()) if layers.profiles else ()):
         reach[step.text.axis_of[axis]] = n
     return [
         f"const int GIVEN = {len(step.plan.fields)}, FIELDS = {len(step.plan.ends)}, ARRAYS = {len(step.plan.arrays)}, "

@@ -37,7 +37,7 @@ from hpcstencil.backends.native.passes import (
     written,
 )
 from hpcstencil.backends.native.shared_results import with_shared_results, without_unread
-from hpcstencil.backends.native.vanishing import layers_of
+from hpcstencil.backends.native.zero_regions import layers_of
 from hpcstencil.numerics.integrators import ERROR, MEMORY, NEW, Stage
 from hpcstencil.problem.problem import Problem
 from hpcstencil.symbolic.expressions import (

@@ -89,7 +89,7 @@ class Work:
         inner = len(passes(problem.trees).inner)
         if per_cell is None:
             per_cell = arrays_moved(problem) * itemsize / MEMORY / problem.method.evaluations
-        corners = reads_corners(problem.rates(), problem)
+        corners = reads_corners(problem.right_hand_sides(), problem)
         return cls(per_cell, fields, itemsize, inner, corners, not corners and stores_strips(problem))
 
 

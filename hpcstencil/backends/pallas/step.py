@@ -349,7 +349,7 @@ class Stepping:
 def kernels(problem: Problem, rules: Rules, interpret: bool) -> Kernels:
     """Return the GPU kernels for the steps of a problem. ``interpret`` runs them on a CPU, slowly, for tests."""
     given = [value for face in problem.faces.values() for value in face.values]
-    trees = [*problem.rates(), *given]
+    trees = [*problem.right_hand_sides(), *given]
     timed = any(isinstance(part, Time) for tree in trees for part in walk(tree))
     others = problem.slopes_elsewhere
     return Kernels(rules, problem.slopes, others, problem.method, problem.groups, timed, problem.radius, interpret)

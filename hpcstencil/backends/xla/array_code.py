@@ -89,7 +89,7 @@ def array_code(
 ) -> ArrayCode:
     """Return the array code of a problem. ``stencils`` is the name of a kernel in `stencil_kernels.KERNELS`."""
     rules = rules_of(problem, tiled(KERNELS[stencils], plan.topology.tiles))
-    needs = problem.needs(problem.rates())
+    needs = problem.needs(problem.right_hand_sides())
     listed = problem.listed if problem.members else None
     made: dict[int, RightHandSide] = {}  # by the id of their trees, so that equal ones are compiled once
 

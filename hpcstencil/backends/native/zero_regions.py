@@ -1,6 +1,6 @@
 """Where the memory fields of absorbing layers are 0, so that passes need not compute them.
 
-`symbolic.vanishing.profile` proves it from the trees.
+`symbolic.zero_regions.profile` proves it from the trees.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from hpcstencil.problem.problem import Problem
 from hpcstencil.symbolic.expressions import Field, Node, walk
-from hpcstencil.symbolic.vanishing import profile, vanishes
+from hpcstencil.symbolic.zero_regions import profile, vanishes
 
 
 @dataclass(frozen=True)

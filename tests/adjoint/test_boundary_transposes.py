@@ -1,5 +1,5 @@
-"""The adjoint is the transpose of the matrix where the general rule of `beyond_walls` gives it: of values on faces beside
-boundaries, wide stencils with Robin conditions, open ends, arrays in boundary values."""
+"""The adjoint equals the transposed matrix in the cases of `boundary_transposes`: values on faces beside boundaries, wide
+stencils with Robin conditions, open ends, arrays in boundary values."""
 
 import numpy as np
 import pytest

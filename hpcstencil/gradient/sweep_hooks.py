@@ -1,4 +1,4 @@
-"""The course of a reverse sweep: the place that it has reached, and hooks that it calls between compiled calls."""
+"""The position of a reverse sweep, and the hooks that the sweep calls between calls of compiled code."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import numpy as np
 
 from hpcstencil.distributed.halo import Fields
 
-EVERY = 2**62  # more steps than any run has
+UNLIMITED = 2**62  # more steps than any run has
 
 Parts = Sequence[tuple[float, Mapping[str, float]]]
 
 
 @dataclass(frozen=True)
-class Reached:
-    """The place of a reverse sweep: all steps from number ``step`` on have been reversed.
+class SweepPosition:
+    """The position of a reverse sweep: all steps from number ``step`` on have been reversed.
 
     ``cotangents`` are the derivatives of the objective with respect to the state before that step, and those with respect to
     parameters so far, by field of the adjoint problem; there are none before the first reverse step. ``parts`` are the terms
@@ -33,18 +33,18 @@ class Reached:
     slopes: np.ndarray | None = None
 
 
-class Course:
+class SweepHooks:
     """The hooks that a reverse sweep calls; these do nothing. All methods are collective."""
 
     @property
-    def reached(self) -> Reached | None:
-        """The place where the sweep begins; None for the end of the run."""
+    def start(self) -> SweepPosition | None:
+        """The position where the sweep begins; None for the end of the run."""
         return None
 
     @property
     def most(self) -> int:
         """The largest number of steps of the next call of compiled code."""
-        return EVERY
+        return UNLIMITED
 
     @contextmanager
     def call(self, steps: int) -> Iterator[None]:
@@ -52,10 +52,10 @@ class Course:
         yield
 
     def check(self) -> None:
-        """Raise StoppedEarly, on all processes, if the sweep must stop. The sweep is between two calls at the same place."""
+        """Raise StoppedEarly, on all processes, if the sweep must stop. It is between two calls."""
 
-    def moved(self, reached: Reached) -> None:
-        """Note the place that the sweep has reached. Raises StoppedEarly as `check`."""
+    def moved(self, position: SweepPosition) -> None:
+        """Note the position that the sweep has reached. Raises StoppedEarly as `check`."""
 
 
-ALONE = Course()
+NO_HOOKS = SweepHooks()

@@ -17,7 +17,7 @@ from hpcstencil.runtime.versions import sources_digest, versions
 from hpcstencil.validation.errors import EnvironmentProblem
 
 
-def same_everywhere(communicator: Communicator, count: int, problem: Problem) -> None:
+def require_consistency(communicator: Communicator, count: int, problem: Problem) -> None:
     """Check that all processes have the same input, program, libraries and number of devices (``count``). Collective.
 
     They can differ because hosts may see different versions of a file. Raises EnvironmentProblem, on all processes, if they

@@ -3,7 +3,7 @@
 import pytest
 
 from hpcstencil.numerics.schedule import Clock, Schedule
-from hpcstencil.simulation.streams.multiples import Multiples
+from hpcstencil.simulation.streams.intervals import Multiples
 
 
 @pytest.mark.parametrize("every", [0.7, 0.25, 0.1, 0.05, 0.033, 1e-3])

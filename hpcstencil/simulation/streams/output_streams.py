@@ -26,7 +26,7 @@ from hpcstencil.runtime.communicator import Communicator, from_rank_0
 from hpcstencil.runtime.progress import say
 from hpcstencil.simulation.restart import Options, continued
 from hpcstencil.simulation.state import State
-from hpcstencil.simulation.streams.multiples import Multiples
+from hpcstencil.simulation.streams.intervals import Multiples
 from hpcstencil.simulation.streams.output import Output
 from hpcstencil.simulation.streams.stream import Memory, Stream
 from hpcstencil.simulation.streams.time_average import TimeAverage
