@@ -22,9 +22,8 @@ from hpcstencil.adjoint.hat_functions import HatFunctions
 from hpcstencil.adjoint.operands import Faces, Operands
 from hpcstencil.adjoint.run_steps import refuse_following, steps_of
 from hpcstencil.adjoint.stages import (
-    APART,
-    STEP,
-    WHOLE,
+    SUMS,
+    TwoStepPart,
     cotangent,
     one_by_one,
     reversed_steps,
@@ -121,9 +120,10 @@ class Adjoint:
         The problem itself.
     sample_slope
         The derivative of `Misfit.term` with respect to the sample, if there is a misfit.
-    parts
-        Parts of `reverse_rhs`. If the method moves one group of fields at a time: by group, what comes from the adjoint.u of
-        its fields. For a two-step method, the parts of `stages.reversed_two_step`.
+    group_parts
+        If the method moves one group of fields at a time: by group, the part of `reverse_rhs` that comes from its adjoint.u.
+    two_step_parts
+        For a two-step method, the parts of `stages.reversed_two_step`.
     hats
         The hat functions of the time series among the unknowns, by key.
     layered
@@ -137,7 +137,8 @@ class Adjoint:
     direct: Mapping[str, Node]
     forward: Problem
     sample_slope: Node = ZERO
-    parts: Mapping[int, Mapping[str, Node]] = field(default_factory=dict)
+    group_parts: Mapping[int, Mapping[str, Node]] = field(default_factory=dict)
+    two_step_parts: Mapping[TwoStepPart, Mapping[str, Node]] = field(default_factory=dict)
     hats: Mapping[str, HatFunctions] = field(default_factory=dict)
     layered: tuple[str, ...] = ()
 
@@ -146,14 +147,15 @@ class Adjoint:
         """What a reverse step adds up, by the fields adjoint.u and gradient.p: the transposed right-hand sides."""
         trees = self.problem.trees
         fields = {ADJOINT + name: trees[TRANSPOSED + name] for name in self.forward.trees}
-        memory = {name: ZERO for name in self.parts.get(WHOLE, {}) if name.endswith(MEMORY)}
+        memory = {name: ZERO for name in self.two_step_parts.get(TwoStepPart.WHOLE, {}) if name.endswith(MEMORY)}
         return fields | memory | {name: tree for name, tree in trees.items() if name.startswith(GRADIENT)}
 
     @cached_property
     def read(self) -> set[Node]:
         """The nodes on whose values a reverse step depends, boundary conditions included."""
         parts = {part for tree in self.reverse_rhs.values() for part in walk(tree)}
-        of_parts = (trees for key, trees in self.parts.items() if key != STEP)
+        of_two_steps = (trees for part, trees in self.two_step_parts.items() if part != TwoStepPart.STEP)
+        of_parts = (*self.group_parts.values(), *of_two_steps)
         parts |= {part for trees in of_parts for tree in trees.values() for part in walk(tree)}
         values = [v for (operand, _, _), face in self.problem.faces.items() if operand in parts for v in face.values]
         return parts | {part for value in values for part in walk(value)}
@@ -213,7 +215,7 @@ class Adjoint:
         if method.multistep:
             return self.on(topology, self.reversing_two_step(states), bool(states))
         apart = separate(method) and all(len(found) <= 1 for found in self.movers.values())
-        by_part = bool(self.parts) and not apart
+        by_part = bool(self.group_parts) and not apart
         groups = {name: forward.groups.get(name, 0) for name in states}
         for name in self.reverse_rhs:
             if apart:
@@ -222,10 +224,11 @@ class Adjoint:
                 groups[name] = sums(method)
             else:
                 groups[name] = cotangent(forward.groups.get(name.removeprefix(ADJOINT), 0))
-        moved_by = {group: {groups[name] for name in part} for group, part in self.parts.items()} if by_part else None
+        found = self.group_parts if by_part else {}
+        moved_by = {group: {groups[name] for name in part} for group, part in found.items()} if by_part else None
         reverse, part_of = reversed_steps(method, self.groups, steps, bool(states), apart, moved_by)
         parts = {
-            group: {name: self.parts[group].get(name, ZERO) for name in self.reverse_rhs if groups[name] in moving}
+            group: {name: found[group].get(name, ZERO) for name in self.reverse_rhs if groups[name] in moving}
             for group, moving in (moved_by or {}).items()
         }
         kept = [name for name in forward.fields if name not in forward.trees]
@@ -252,10 +255,13 @@ class Adjoint:
         groups = dict.fromkeys(states, 0)
         for name in self.reverse_rhs:
             adjoint = cotangent(1 if name.endswith(MEMORY) else 0)
-            groups[name] = -1 if name.startswith(GRADIENT) else adjoint
+            groups[name] = SUMS if name.startswith(GRADIENT) else adjoint
         method, part_of = reversed_two_step(forward.method, bool(states))
-        moved = {WHOLE: set(self.reverse_rhs), APART: {name for name in self.reverse_rhs if not name.endswith(MEMORY)}}
-        parts = {key: {name: self.parts[key].get(name, ZERO) for name in names} for key, names in moved.items()}
+        without_memory = {name for name in self.reverse_rhs if not name.endswith(MEMORY)}
+        moved = {TwoStepPart.WHOLE: set(self.reverse_rhs), TwoStepPart.APART: without_memory}
+        found = self.two_step_parts
+        parts = {part: {name: found[part].get(name, ZERO) for name in names} for part, names in moved.items()}
+        parts[TwoStepPart.STEP] = dict(found[TwoStepPart.STEP])
         kept = [name for name in forward.fields if name in forward.constant]
         fields = (*states, *(memory if states else ()), *self.reverse_rhs, *kept)
         return replace(
@@ -265,7 +271,7 @@ class Adjoint:
             trees={**states, **self.reverse_rhs},
             method=method,
             groups=groups,
-            parts={number: {**parts, STEP: self.parts[STEP]}[key] for number, key in part_of.items()},
+            parts={number: parts[part] for number, part in part_of.items()},
             injected=self.injected,
         )
 
@@ -340,11 +346,11 @@ def adjoint_of(problem: Problem, expressed: Iterable[str], verified: bool = Fals
     adjoints = {name: Field(ADJOINT + name) for name in fields}
     layers = _layers(problem, rates)
     trees = _cut(derivatives(rates, adjoints, TRANSPOSED), layers, TRANSPOSED)
-    parts, begun = _by_group(problem, rates, derivatives), dict[str, Node]()
-    parts = {group: _cut(part, layers, ADJOINT) for group, part in parts.items()}
+    by_group = {group: _cut(part, layers, ADJOINT) for group, part in _by_group(problem, rates, derivatives).items()}
+    two_step, remembered = dict[TwoStepPart, dict[str, Node]](), dict[str, Node]()
     if problem.method.multistep:
         apart = {name: plain[OF_APART + name] for name in problem.apart}
-        parts, begun = _two_step(problem.method, rates, apart, derivatives)
+        two_step, remembered = _two_step(problem.method, rates, apart, derivatives)
     end, sampled = (
         derivatives(given, {name: Field(name) for name in given}, ADJOINT) for given in (operands, recorded)
     )
@@ -354,25 +360,17 @@ def adjoint_of(problem: Problem, expressed: Iterable[str], verified: bool = Fals
     start = {one.field: Field(one.field) + start[one.field] for one in parameters if start.get(one.field, ZERO) != ZERO}
     _refuse_noise(start)
     products = _products(rates, places, space, layers) if verified else {}
-    everything = shared(
-        {
-            **trees,
-            **{END + name: tree for name, tree in end.items()},
-            **{f"{group} {name}": tree for group, part in parts.items() for name, tree in part.items()},
-        }
-    )
-    parts = {group: {name: everything[f"{group} {name}"] for name in part} for group, part in parts.items()}
+    trees, end, *parts = _with_shared_parts(trees, end, *by_group.values(), *two_step.values())
+    by_group = dict(zip(by_group, parts, strict=False))
+    two_step = dict(zip(two_step, parts[len(by_group) :], strict=True))
     of_samples = recorded if any(not isinstance(tree, Field) for tree in recorded.values()) else {}
-    derived = {REMEMBERED: begun, START: start, SAMPLED: sampled, RECORDED: of_samples, PRODUCTS: products}
+    derived = {REMEMBERED: remembered, START: start, SAMPLED: sampled, RECORDED: of_samples, PRODUCTS: products}
     adjoint = _adjoint_problem(
         problem,
-        {name: everything[name] for name in trees},
+        trees,
         {**problem.faces, **places.added},
         {OBJECTIVE: objective, **{f"{OBJECTIVE} {n}": part for n, part in enumerate(reductions)}},
-        {
-            END: {name: everything[END + name] for name in end},
-            **{key: found for key, found in derived.items() if found},
-        },
+        {END: end, **{key: found for key, found in derived.items() if found}},
     )
 
     def outside(tree: Node, leaf: Node) -> Node:
@@ -383,7 +381,13 @@ def adjoint_of(problem: Problem, expressed: Iterable[str], verified: bool = Fals
     slopes = tuple(outside(objective, part) for part in reductions)
     of_sample = ZERO if misfit is None else outside(misfit.term, misfit.sample)
     layered = tuple(ADJOINT + name for name in layers)
-    return Adjoint(unknowns, adjoint, reductions, slopes, outer, problem, of_sample, parts, hats, layered)
+    return Adjoint(unknowns, adjoint, reductions, slopes, outer, problem, of_sample, by_group, two_step, hats, layered)
+
+
+def _with_shared_parts(*tables: Mapping[str, Node]) -> list[dict[str, Node]]:
+    """The tables of trees, in which equal parts of all trees are the same node."""
+    found = shared({f"{number} {name}": tree for number, table in enumerate(tables) for name, tree in table.items()})
+    return [{name: found[f"{number} {name}"] for name in table} for number, table in enumerate(tables)]
 
 
 def _layers(problem: Problem, rates: Mapping[str, Node]) -> dict[str, Node]:
@@ -463,7 +467,7 @@ def _by_group(problem: Problem, rates: Mapping[str, Node], derivatives: Derivati
 
 def _two_step(
     method: Method, rates: Mapping[str, Node], apart: Mapping[str, Node], derivatives: Derivatives
-) -> tuple[dict[int, dict[str, Node]], dict[str, Node]]:
+) -> tuple[dict[TwoStepPart, dict[str, Node]], dict[str, Node]]:
     """The parts of `stages.reversed_two_step`, and what adjoint.u and gradient.p are at t = 0 by the slopes remembered first.
 
     ``rates`` and ``apart`` are the right-hand sides f and g, and ``derivatives`` returns those of Σ seeds·trees.
@@ -472,10 +476,11 @@ def _two_step(
     before = {name: Field(ADJOINT + name + MEMORY) for name in rates}
     ((_, b),), r = method.stages[0].slopes, method.stages[0].remembered
     seeds = {name: b * adjoints[name] + before[name] * (ONE / StepSize()) for name in rates}  # k̄ / dt
+    memory = {each.name: r * adjoints[name] for name, each in before.items()}
     parts = {
-        WHOLE: derivatives(rates, seeds, ADJOINT) | {each.name: r * adjoints[name] for name, each in before.items()},
-        APART: derivatives(apart, adjoints, ADJOINT),
-        STEP: {name: b * tree + r * Field(name + MEMORY) for name, tree in rates.items()},
+        TwoStepPart.WHOLE: derivatives(rates, seeds, ADJOINT) | memory,
+        TwoStepPart.APART: derivatives(apart, adjoints, ADJOINT),
+        TwoStepPart.STEP: {name: b * tree + r * Field(name + MEMORY) for name, tree in rates.items()},
     }
     first = derivatives(rates, before, ADJOINT)
     return parts, {name: Field(name) + tree for name, tree in first.items() if tree != ZERO}

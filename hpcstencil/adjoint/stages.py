@@ -22,10 +22,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 
 from hpcstencil.numerics.integrators import LaterNode, Method, Stage, Terms
 
 NOTHING = -1  # instead of the number of a result: a ȳ that is 0
+SUMS = -1  # the group of the gradients of parameters, if it is a group of its own
 
 
 def cotangent(group: int) -> int:
@@ -35,14 +37,14 @@ def cotangent(group: int) -> int:
 
 def sums(method: Method) -> int:
     """The group of the gradients of parameters, which add up. In a method of one stage ȳ adds up too."""
-    return cotangent(0) if len(method.stages) == 1 else -1
+    return cotangent(0) if len(method.stages) == 1 else SUMS
 
 
 def separate(method: Method) -> bool:
     """Whether each stage moves one group of fields from the stage before, as in leapfrog without damping.
 
-    If moreover all that the transposed right-hand sides move is moved by the ȳ of one group each, its stages have the same
-    form: leapfrog with the groups exchanged.
+    If each transposed right-hand side also depends on the ȳ of one group only, the reverse method has the same form: it is
+    leapfrog with the groups exchanged.
     """
     return method.partitioned and all(
         stage.group is not None and stage.values == ((j, 1.0),) and [i for i, _ in stage.slopes] == [j]
@@ -57,21 +59,25 @@ def one_by_one(method: Method) -> bool:
     )
 
 
-# Parts of the adjoint of a two-step method: (∂f/∂u)ᵀ, (∂g/∂u)ᵀ, and the step of u itself
-WHOLE, APART, STEP = -1, -2, -3
+class TwoStepPart(Enum):
+    """What a stage of the adjoint of a two-step method evaluates."""
+
+    WHOLE = "(∂f/∂u)ᵀ"
+    APART = "(∂g/∂u)ᵀ"
+    STEP = "the step of u itself"
 
 
-def reversed_two_step(method: Method, with_states: bool) -> tuple[Method, dict[int, int]]:
+def reversed_two_step(method: Method, with_states: bool) -> tuple[Method, dict[int, TwoStepPart]]:
     """The method whose step reverses a step of a two-step ``method``, and the part that it evaluates at each stage value.
 
     With the slopes m from the beginning of the step before, a step is
       y = u + dt (b f(u) + r m),   m_new = f(u),   u_new = y, or with a part g that is treated apart y + dt g(y).
     By the chain rule, ȳ = ū_new + dt (∂g/∂u)ᵀ(y) ū_new, then
       k̄ = dt b ȳ + m̄_new,   ū = ȳ + (∂f/∂u)ᵀ(u) k̄,   m̄ = dt r ȳ.
-    The groups are those of `reversed_steps`: 0 for u, `cotangent` (0) for ū, `cotangent` (1) for m̄, and -1 for the sums.
+    The groups are those of `reversed_steps`: 0 for u, `cotangent` (0) for ū, `cotangent` (1) for m̄, and SUMS.
     """
-    of_u, of_memory, sums = cotangent(0), cotangent(1), -1
-    stages, nodes, parts = list[Stage](), [0.0], dict[int, int]()
+    of_u, of_memory = cotangent(0), cotangent(1)
+    stages, nodes, parts = list[Stage](), [0.0], dict[int, TwoStepPart]()
 
     def add(node: float, value: int, weight: float, slopes: Terms, group: int) -> None:
         stages.append(Stage(((value, weight),), slopes, group))
@@ -79,17 +85,17 @@ def reversed_two_step(method: Method, with_states: bool) -> tuple[Method, dict[i
 
     if len(method.stages) > 1:
         if with_states:
-            parts[0] = STEP
+            parts[0] = TwoStepPart.STEP
             add(method.nodes[1], 0, 1.0, ((0, 1.0),), 0)
         else:
             add(method.nodes[1], 0, 1.0, (), of_u)
-        parts[1] = APART
-        for group in (of_u, sums):
+        parts[1] = TwoStepPart.APART
+        for group in (of_u, SUMS):
             add(method.nodes[1], len(stages), 1.0, ((1, 1.0),), group)
         add(0.0, 0 if with_states else len(stages), 1.0, (), 0 if with_states else of_u)
     here = len(stages)
-    parts[here] = WHOLE
-    for group, weight in ((of_u, 1.0), (of_memory, 0.0), (sums, 1.0)):
+    parts[here] = TwoStepPart.WHOLE
+    for group, weight in ((of_u, 1.0), (of_memory, 0.0), (SUMS, 1.0)):
         add(0.0, here, weight, ((here, 1.0),), group)
     return Method(tuple(stages), order=1, times=tuple(nodes), injected=(len(stages),)), parts
 

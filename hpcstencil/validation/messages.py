@@ -72,11 +72,6 @@ def unknown(key: str, what: str, name: str, candidates: Sequence[str], elsewhere
     return InputError(f"{key}: unknown {what} {shown(name)}; " + (f"did you mean {shown(near)}?" if near else right))
 
 
-def not_yet(key: str, what: str, available: Iterable[str]) -> InputError:
-    """Make the error for a feature that is not implemented yet. ``available`` lists what can be used instead."""
-    return InputError(f"{key}: {what} is not available yet; available: {listing(available)}")
-
-
 def too_many(keys: Sequence[str], advice: str) -> InputError:
     """Make the error for ``keys`` of which only one may be given. ``advice`` is the last clause of the sentence."""
     return InputError(f"{keys[0]}: expected only one of {listing(keys, 'or')}, but got {len(keys)}; {advice}")
