@@ -3,12 +3,12 @@
 # ./quickstart.sh test     set up, then run every test, as continuous integration does
 # ./quickstart.sh setup    only set up .venv/
 #
-# What may be said in the environment:
+# Environment variables:
 #   PYTHON                 the Python (3.11 or newer) to make .venv/ from
-#   MPICC                  the MPI to build against; its mpirun is the one beside it
+#   MPICC                  the MPI to build against, with its mpirun in the same folder
 #   HDF5_PKGCONFIG_NAME    pkg-config's name of the parallel HDF5 of that MPI, or
-#   HDF5_DIR               the folder that it is installed in
-#   HPCSTENCIL_JAX         cuda12, cuda13 or cpu: which JAX to install (default: what nvidia-smi says)
+#   HDF5_DIR               the folder in which it is installed
+#   HPCSTENCIL_JAX         cuda12, cuda13 or cpu: which JAX to install (default: from nvidia-smi)
 set -euo pipefail
 
 PACKAGES_MPI=(libopenmpi-dev openmpi-bin libhdf5-openmpi-dev)
@@ -18,7 +18,7 @@ say() { printf '==> %s\n' "$*"; }
 fail() { printf 'quickstart: %s\n' "$*" >&2; exit 4; } # 4: the environment is at fault
 have() { command -v "$1" >/dev/null 2>&1; }
 
-# ---- what the machine has ------------------------------------------------------------------------------------------
+# ---- the machine ---------------------------------------------------------------------------------------------------
 
 # Sets python to the first interpreter that is new enough and can make a virtual environment and build extensions.
 find_python() {
@@ -36,7 +36,7 @@ PY
   return 1
 }
 
-# Prints openmpi or mpich (Intel MPI and others made from it included), from what a command says of itself.
+# Prints openmpi or mpich (Intel MPI and others made from it included), from the output of a command.
 mpi_family() {
   case $("$@" 2>&1 </dev/null) in
     *"Open MPI"* | *OpenRTE* | *PRRTE*) echo openmpi ;;
@@ -46,7 +46,7 @@ mpi_family() {
 }
 
 # Sets mpicc, mpirun and hdf5 to a compiler wrapper, a launcher and a parallel HDF5 that belong together. Debian's own
-# names come first: another MPI that happens to stand earlier in PATH has no parallel HDF5 to go with it.
+# names come first: another MPI that is earlier in PATH has no matching parallel HDF5.
 find_mpi() {
   local candidate family candidates="mpicc.openmpi mpicc.mpich mpicc"
   [[ -z ${HDF5_DIR:-} ]] || candidates=mpicc
@@ -60,7 +60,7 @@ find_mpi() {
   return 1
 }
 
-# Sets hdf5 to a line that names it, and hdf5_env to what h5py's build wants to know of it.
+# Sets hdf5 to a line that names it, and hdf5_env to the variables that h5py's build needs.
 find_hdf5() {
   local header=${HDF5_DIR:-}/include/H5pubconf.h tool
   if [[ -n ${HDF5_DIR:-} ]]; then
@@ -116,7 +116,7 @@ then run this script again."
   [[ ${#missing[@]} -eq 0 ]] || fail "apt-get installed $list, but ${missing[*]} cannot be found; is /usr/bin in PATH?"
 }
 
-# What only tests need: a Slurm cluster on this machine. Where it cannot be had they are not run, and the others are.
+# Only tests need this: a Slurm cluster on this machine. If it cannot be installed, only these tests are skipped.
 slurm_packages() {
   local packages=(slurmctld slurmd slurm-client munge iproute2) tool lacking=()
   for tool in slurmctld slurmd srun munged ip; do have "$tool" || lacking+=("$tool"); done
@@ -151,8 +151,8 @@ venv_python() { .venv/bin/python "$@" </dev/null; }
 sha() { sha256sum | cut -c1-16; }
 version_of() { sed -n "s/^$1==//p" constraints.txt; }
 
-# An interrupted pip may leave half a package behind that it takes for whole, so an unfinished .venv is made anew; what
-# was compiled is kept outside.
+# An interrupted pip may leave half a package behind and regard it as complete, so an unfinished .venv is created again.
+# Compiled wheels are kept outside.
 make_venv() {
   if [[ -e .venv/unfinished || ! -x .venv/bin/hpcstencil || $(cat .venv/toolchain 2>/dev/null) != "$toolchain" ]]; then
     say "Making .venv with $python"
@@ -172,7 +172,7 @@ install_base() {
     || fail "pip could not install JAX; its message is above."
 }
 
-# Whether package $1 is there and was built against MPI.
+# Whether package $1 is installed and was built against MPI.
 works() {
   [[ $(venv_python -m pip show "$1" 2>/dev/null | sed -n 's/^Version: //p') == "$(version_of "$1")" ]] || return 1
   case $1 in
@@ -195,9 +195,9 @@ print(cache_folder.folder('wheels', '$key') or '')")
   echo "$folder"
 }
 
-# Prints the CUDA that mpi4jax is to build its bridge to. It takes any nvcc in PATH for a whole CUDA and fails where the
-# headers are not beside it; an existing empty folder makes it build for the CPU alone. It finds pip's CUDA 12 itself,
-# and is shown pip's CUDA 13 as the folder it expects. CUDA_PATH, where set, is believed.
+# Prints the CUDA for mpi4jax's bridge. mpi4jax regards any nvcc in PATH as a complete CUDA, and fails if the headers are
+# not next to it. With an existing empty folder it builds for the CPU only. It finds pip's CUDA 12 itself; for pip's
+# CUDA 13 this makes a folder in the layout that it expects. CUDA_PATH has priority if it is set.
 cuda_path() {
   local folder=$PWD/.venv/$jax_kind pip_cuda
   if [[ $jax_kind != cpu && -n ${CUDA_PATH:-} ]]; then echo "$CUDA_PATH"; return; fi
@@ -211,10 +211,10 @@ cuda_path() {
   echo "$folder"
 }
 
-# The wheel of package $1 into folder $2. The optimiser is held back where the time goes into generated binding code.
+# Builds the wheel of package $1 in folder $2. Generated binding code is optimized less, because it takes most of the time.
 build_wheel() {
   local options="-O2 -g0" log=.venv/build-$1.log
-  local site=\$ORIGIN/../../../nvidia cudart="" # beside mpi4jax, wherever the wheel is installed
+  local site=\$ORIGIN/../../../nvidia cudart="" # next to mpi4jax, wherever the wheel is installed
   [[ $1 != mpi4jax || $jax_kind == cpu ]] || cudart="-Wl,-rpath,$site/cu13/lib:$site/cuda_runtime/lib"
   [[ $1 != mpi4py ]] || options="-O1 -g0"
   printf '[build_ext]\nparallel = 2\n' >.venv/distutils.cfg
@@ -253,7 +253,7 @@ install_project() {
     || fail "pip could not install the project; its message is above."
 }
 
-# With .venv/bin first in PATH, mpicc and mpirun mean the MPI that was built against, whatever else is in PATH.
+# With .venv/bin first in PATH, mpicc and mpirun are the MPI of the build, whatever else is in PATH.
 link_mpi() {
   local name
   for name in mpicc mpirun; do
@@ -262,7 +262,7 @@ link_mpi() {
   done
 }
 
-# The one proof that launcher, mpi4py, mpi4jax, h5py and HDF5 speak of the same MPI: two processes use all of them.
+# Checks that launcher, mpi4py, mpi4jax, h5py and HDF5 use the same MPI: two processes use all of them.
 check_mpi() {
   local folder log=.venv/check-mpi.log script='
 import sys, h5py, jax.numpy, mpi4jax
@@ -282,8 +282,8 @@ with h5py.File(sys.argv[1], "w", driver="mpio", comm=comm) as file:
   rm -rf "$folder"
 }
 
-# What Open MPI is told: root and more processes than cores are fine, a waiting process leaves the core to others, and
-# a process may use every core. By environment, so that tests that start mpirun themselves inherit it.
+# Settings of Open MPI: allow root and more processes than cores, let waiting processes yield the core, and let a process
+# use every core. They are environment variables, so that tests that start mpirun themselves inherit them.
 use_venv() {
   export PATH=$PWD/.venv/bin:$PATH
   export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_mpi_yield_when_idle=1
@@ -297,7 +297,7 @@ setup() { # setup run|dev
   flock -n 9 || { say "Waiting for another set-up in this folder to end"; flock 9; }
   system_packages
   jax_kind=$(which_jax)
-  # What compiled wheels depend on, and what .venv depends on besides.
+  # `machine`: the dependencies of compiled wheels. `toolchain`: the dependencies of .venv.
   machine="$("$python" -c 'import sysconfig; print(sysconfig.get_config_var("SOABI"))') | $jax_kind
 $(sed -n 's/^PRETTY_NAME=//p' /etc/os-release) | $mpicc $("$mpicc" -showme:version 2>&1 | head -n 1) | $hdf5"
   toolchain="$machine | $python $("$python" -V) | $PWD"
@@ -319,7 +319,7 @@ $(sed -n 's/^PRETTY_NAME=//p' /etc/os-release) | $mpicc $("$mpicc" -showme:versi
   exec 9>&-
 }
 
-# ---- what it is for ------------------------------------------------------------------------------------------------
+# ---- the commands --------------------------------------------------------------------------------------------------
 
 main_job() {
   local run=(mpirun -n 2 hpcstencil run inputs/gray_scott.toml --devices 2 --overwrite)
