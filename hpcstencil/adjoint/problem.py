@@ -524,7 +524,8 @@ def unknowns_of(problem: Problem) -> tuple[Unknown, ...]:
             raise unknown("gradient.of", "name", key, known)
     if not found:
         raise InputError(
-            'gradient.of: expected names such as "initial.u" or "equation.D", but got none; list what to differentiate by'
+            'gradient.of: expected names such as "initial.u" or "equation.D", but got none; list the quantities to '
+            "differentiate with respect to"
         )
     return tuple(found)
 

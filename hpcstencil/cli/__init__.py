@@ -25,7 +25,7 @@ COMMANDS = {
     "bench": "Measure speed in hardware terms: cells/s, T_eff, and its ratio to the copy bandwidth.",
     "doctor": "Check the environment (launch, MPI, HDF5, devices, folder) and suggest a remedy for each problem.",
     "gradient": "Compute the objective of INPUT.toml and its gradient with respect to initial fields and parameters.",
-    "fit": "Find the initial fields and parameters for which the objective of INPUT.toml is least.",
+    "fit": "Minimize the objective of INPUT.toml over the initial fields and parameters in gradient.of.",
     "sweep": "Plan a parameter sweep, run its members, and collect their results in one table.",
     "verify": "Measure orders of convergence, conservation and equality of decompositions of INPUT.toml.",
 }

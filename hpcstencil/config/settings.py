@@ -345,7 +345,10 @@ class GradientConfig:
     """The table [gradient], settings of `hpcstencil gradient`. ``memory`` is a text such as "4GB"."""
 
     of: tuple[str, ...] = key(
-        list_of(TEXT, "a list of names"), (), 'of = ["initial.u", "equation.D"]', "what to differentiate by"
+        list_of(TEXT, "a list of names"),
+        (),
+        'of = ["initial.u", "equation.D"]',
+        "the quantities to differentiate with respect to",
     )
     checkpoints: int | None = key(COUNT, None, "checkpoints = 20", "the number of states that are stored")
     memory: str | None = key(
@@ -372,7 +375,7 @@ class FitConfig:
     method: str = key(choice("lbfgs"), "lbfgs", 'method = "lbfgs"', "the method")
     steps: int = key(COUNT, 100, "steps = 50", "the largest number of iterations")
     tolerance: float = key(
-        POSITIVE, 1e-6, "tolerance = 1e-4", "the fit ends where the gradient norm is this fraction of that at the start"
+        POSITIVE, 1e-6, "tolerance = 1e-4", "the fit stops when the gradient norm is this fraction of its initial value"
     )
     history: int = key(COUNT, 10, "history = 10", "number of earlier iterations from which curvature is estimated")
     lower: Mapping[str, float | str] = entries(EXPRESSION, "{} = 0.0", "lower bounds", 'lower = { "equation.D" = 0.0 }')

@@ -133,7 +133,7 @@ def _gradient(problem: Problem, topology: Topology, kernel: str) -> list[str]:
     of = f"{len(runs)} members one after the other, " if problem.members else ""
     taken, steps = sum(one.taken for one in plans), sum(one.steps for one in plans)
     lines = [
-        f"derivatives by        {listing([_in_words(one, problem) for one in adjoint.unknowns])}",
+        f"unknowns              {listing([_in_words(one, problem) for one in adjoint.unknowns])}",
         f"gradient              {of}{memory}, {taken} steps taken to reverse {steps}",
     ]
     if size := max(one.bytes_on_disk for one in plans):
