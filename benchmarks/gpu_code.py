@@ -69,7 +69,7 @@ def device_grid_of(problem: Any, count: int) -> tuple[Any, Any]:
     from hpcstencil.simulation.prepared import Choice, Decomposed, prepared_with
 
     alone = OneProcess()
-    prepared = prepared_with(Decomposed.of(problem, 1, count), Choice("pallas"), alone, every=0)
+    prepared = prepared_with(Decomposed.of(problem, 1, count), Choice("pallas"), alone, 0)
     grid = compose(prepared, alone, jax.devices("cpu")[:1] * count).device_grid
     first = replace(grid.devices, devices=grid.devices.devices[:1])
     return grid, replace(grid, devices=first).places

@@ -111,7 +111,9 @@ class Prediction:
     @property
     def k(self) -> str:
         """The number of steps per exchange, as text."""
-        return "–" if self.plan.topology.size == 1 else str(self.plan.every) if self.plan.every else "a stage"
+        if self.plan.topology.size == 1:
+            return "–"
+        return str(self.plan.steps_per_exchange or "a stage")
 
 
 @cache
@@ -129,7 +131,7 @@ def best(first: Plan, work: Work, links: Links) -> Prediction:
 def plans(first: Plan) -> Iterator[Plan]:
     """Return the plan with every possible number of steps per exchange."""
     for every in range(MOST_STEPS + 1):
-        other = replace(first, every=every)
+        other = replace(first, steps_per_exchange=every)
         if all(h <= n for h, n in zip(other.halo, first.topology.narrowest(), strict=True)):
             yield other
 

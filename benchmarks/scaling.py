@@ -79,7 +79,7 @@ def measure_as_rank(path: str) -> None:
             lowered = decomposed.lowered("native")
             lowered.lack(devices[0], decomposed.topology)
             costs = measured_costs(lowered, decomposed.problem, decomposed.topology, communicator)
-            auto = prepared_with(decomposed, native, communicator, costs=costs).plan.every
+            auto = prepared_with(decomposed, native, communicator, costs=costs).plan.steps_per_exchange
             ways[exchange] = decomposed, costs, auto
         most = most_steps(problem, next(iter(ways.values()))[0].topology)
         counts = {auto for _, _, auto in ways.values()} | ({1} if alone else set(COUNTS))

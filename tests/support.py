@@ -85,7 +85,7 @@ def steps_in_place(simulation: Simulation, threads: int = 1) -> bool:
     """Whether native code steps where the fields are: tiles have room for just another copy of them."""
     problem, topology = simulation.problem, simulation.plan.topology
     cells = len(problem.fields) * math.prod(topology.capacity())
-    return cells_beside(program(problem), topology, simulation.plan.every, threads) != cells
+    return cells_beside(program(problem), topology, simulation.plan.steps_per_exchange, threads) != cells
 
 
 def random_block(problem: Problem, simulation: Simulation, seed: int = 1) -> dict[str, np.ndarray]:

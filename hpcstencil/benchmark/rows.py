@@ -163,7 +163,7 @@ def _measured(case: Case, devices: Sequence[jax.Device], communicator: Communica
         "devices": list(plan.topology.devices),
         "kernel": prepared.kernel,
         "exchange": simulation.exchange,
-        "steps_per_exchange": plan.every or "stage",
+        "steps_per_exchange": plan.steps_per_exchange or "stage",
         "stages": plan.stages,
         "cells_per_second": speed,
         "t_eff": speed * 2 * len(problem.fields) * simulation.dtype.itemsize,

@@ -119,7 +119,7 @@ def steps_of_round(plan: Plan) -> int:
 
     It is a multiple of the interval between exchanges, and large enough for the longest sweeps of native code.
     """
-    every = plan.every or 1
+    every = plan.steps_per_exchange or 1
     return every * math.ceil(MOST_STEPS / every)
 
 
@@ -133,7 +133,7 @@ def exchanging(simulation: Simulation, steps: int) -> Run:
     """Return a function (fields, rounds) -> fields that performs only the halo exchanges of ``steps`` steps per round."""
     device_grid, plan = simulation.device_grid, simulation.plan
     widths = device_grid.widths_of(plan.reach)
-    times = steps // plan.every if plan.every else steps * plan.stages
+    times = steps // plan.steps_per_exchange if plan.steps_per_exchange else steps * plan.stages
 
     if not device_grid.exchange.fused:
         exchange = device_grid.outside(widths)

@@ -43,16 +43,26 @@ UNMEASURED = Costs()
 
 @dataclass(frozen=True)
 class Plan:
-    """A decomposition and the interval between halo exchanges; the same on all processes.
+    """A decomposition and the number of steps between halo exchanges; the same on all processes.
 
-    ``topology`` is the view of rank 0. ``every`` is the number of steps between two exchanges, or 0 for an exchange before
-    each stage. ``radius`` is the number of ghost cells per axis that one evaluation of the right-hand side uses up, and
-    ``stages`` the number of evaluations per step. ``seconds`` is the predicted time of a step, or None without
-    measurements. ``known_reach`` is an upper limit of `reach` per axis, if the backend knows one.
+    Attributes
+    ----------
+    topology
+        The blocks, as rank 0 sees them.
+    steps_per_exchange
+        The number of steps between two exchanges; 0 for an exchange before each stage.
+    radius
+        The number of ghost cells per axis that one evaluation of the right-hand side uses up.
+    stages
+        The number of evaluations per step.
+    seconds
+        The predicted time of a step; None without measurements.
+    known_reach
+        An upper limit of `reach` per axis, if the backend knows one.
     """
 
     topology: Topology
-    every: int
+    steps_per_exchange: int
     radius: tuple[int, ...]
     stages: int
     seconds: float | None = None
@@ -63,18 +73,17 @@ class Plan:
         cls,
         problem: Problem,
         topology: Topology,
-        every: int,
+        steps_per_exchange: int,
         seconds: float | None = None,
         known_reach: tuple[int, ...] | None = None,
     ) -> Plan:
-        """The plan of a problem for a given ``topology`` and interval; ``radius`` and ``stages`` follow from the
-        problem."""
-        return cls(topology, every, problem.radius, problem.method.evaluations, seconds, known_reach)
+        """The plan of a problem; ``radius`` and ``stages`` follow from the problem."""
+        return cls(topology, steps_per_exchange, problem.radius, problem.method.evaluations, seconds, known_reach)
 
     @property
     def rounds(self) -> int:
         """Number of evaluations of the right-hand side between two exchanges, at least 1."""
-        return self.every * self.stages or 1
+        return self.steps_per_exchange * self.stages or 1
 
     @property
     def reach(self) -> tuple[int, ...]:
@@ -85,7 +94,7 @@ class Plan:
     @property
     def exchanges_per_step(self) -> float:
         """Number of exchanges per step; less than 1 if there are several steps between two exchanges."""
-        return 1 / self.every if self.every else self.stages
+        return 1 / self.steps_per_exchange if self.steps_per_exchange else self.stages
 
     @property
     def halo(self) -> tuple[int, ...]:
@@ -120,7 +129,7 @@ class Plan:
             "processes": list(self.topology.processes),
             "devices": list(self.topology.devices),
             "tiles": list(self.topology.tiles),
-            "steps_per_exchange": self.every or "stage",
+            "steps_per_exchange": self.steps_per_exchange or "stage",
             "halo": list(self.halo),
         }
 

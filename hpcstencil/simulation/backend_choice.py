@@ -38,7 +38,7 @@ def prepare(decomposed: Decomposed, devices: Sequence[Any], communicator: Commun
     """
     choice = chosen(decomposed, devices, communicator, before)
     costs = UNMEASURED
-    if decomposed.interval is None:
+    if decomposed.given_steps is None:
         lowered, by_stepping = decomposed.lowered(choice.kernel), None
         if devices[0].platform == "gpu":
             measure = partial(seconds_per_cell, decomposed.problem, devices[0], choice.kernel)
@@ -213,7 +213,7 @@ def probe(problem: Problem, device: Any, kernel: str) -> Callable[[], float]:
     ones = (1,) * len(shape)
     block = Decomposed(problem, Topology(shape, (True,) * len(shape), ones, ones, ones))
     alone = OneProcess()
-    prepared = prepared_with(block, Choice(kernel, "measured"), alone, every=1)
+    prepared = prepared_with(block, Choice(kernel, "measured"), alone, 1)
     simulation = replace(compose(prepared, alone, [device]), control=None)  # measures the loop without adaptive steps
     compiled = simulation.compile(simulation.put({f: np.zeros(shape, simulation.dtype) for f in problem.fields}))
 

@@ -63,7 +63,7 @@ def report(prepared: Prepared) -> str:
         f"stencil radius        {' x '.join(map(str, plan.radius))} cells, {_stages(plan.stages)} per step",
         f"processes             {' x '.join(map(str, topology.processes))}, largest block {block} cells",
         f"devices per process   {' x '.join(map(str, topology.devices))}, tiles {' x '.join(map(str, topology.tiles))}",
-        f"steps per exchange    {plan.every or 'one stage'}, halo {' x '.join(map(str, plan.halo))} cells",
+        f"steps per exchange    {plan.steps_per_exchange or 'one stage'}, halo {' x '.join(map(str, plan.halo))} cells",
         f"memory per process    {human(needed)} of field arrays, beside the program's own {PROGRAM}{_too_much(needed)}",
         f"halo per step         {human(plan.halo_bytes_per_step(fields, itemsize))} sent and received by a process",
         f"kernel                {prepared.choice.why}",

@@ -42,7 +42,7 @@ class Decomposed:
         return not most_steps(self.problem, self.topology)
 
     @property
-    def interval(self) -> int | None:
+    def given_steps(self) -> int | None:
         """The number of steps between two exchanges, if it is fixed; None if it is still to be chosen.
 
         It is fixed by the input, or 1 if blocks exchange nothing.
@@ -104,17 +104,17 @@ def prepared_with(
     decomposed: Decomposed,
     choice: Choice,
     communicator: Communicator,
-    every: int | None = None,
+    steps_per_exchange: int | None = None,
     costs: Costs = UNMEASURED,
 ) -> Prepared:
     """Prepare the problem for the chosen backend, equally on all processes. Collective.
 
-    ``every`` is the number of steps between two exchanges. If it is None, `Decomposed.interval` is used, and if that is None
-    too, the best number by the backend's cost model with these ``costs``. Raises Unsupported if the backend does not support
+    If ``steps_per_exchange`` is None, `Decomposed.given_steps` is used. If that is None too, the number is the best by the
+    backend's cost model with these ``costs``. Raises Unsupported if the backend does not support
     the problem.
     """
     problem, topology, lowered = decomposed.problem, decomposed.topology, decomposed.lowered(choice.kernel)
-    given = decomposed.interval if every is None else every
+    given = decomposed.given_steps if steps_per_exchange is None else steps_per_exchange
 
     def chosen() -> tuple[int, float | None, tuple[int, ...] | None]:
         """The number of steps between two exchanges, the seconds per step, and the reach of the steps."""

@@ -200,6 +200,6 @@ def to_file(
         itemsize,
         kernel=f"{choice.kernel} ({choice.why})",
         exchange=simulation.exchange,
-        every=simulation.plan.every,
+        steps_per_exchange=simulation.plan.steps_per_exchange,
         predicted=simulation.plan.seconds,
     )

@@ -24,10 +24,10 @@ class Summary:
         The number of cells that a step advances.
     bytes_per_cell
         The smallest number of bytes that a step must read and write per cell.
-    every
+    steps_per_exchange
         The number of steps between two exchanges; 0 if there is an exchange for each stage.
     predicted
-        The seconds per step that were predicted when ``every`` was chosen; None without a prediction.
+        The seconds per step that were predicted when ``steps_per_exchange`` was chosen; None without a prediction.
     complete_before
         Why there was nothing to do; else "".
     """
@@ -40,9 +40,9 @@ class Summary:
     bytes_per_cell: int = 0
     kernel: str = ""
     exchange: str = ""
-    every: int = 1
+    steps_per_exchange: int = 1
     predicted: float | None = None
-    complete_before: str = ""  # the reason, if there was nothing to do
+    complete_before: str = ""
 
     @property
     def cells_per_second(self) -> float:
@@ -76,7 +76,8 @@ def tell(summary: Summary) -> str:
 
 def exchange_line(summary: Summary) -> str:
     """Format how and how often halos were exchanged, and the measured and predicted time per step."""
-    interval = f"every {summary.every} steps" if summary.every > 1 else "every step" if summary.every else "every stage"
+    k = summary.steps_per_exchange
+    interval = f"every {k} steps" if k > 1 else "every step" if k else "every stage"
     if summary.predicted is None or not summary.steps:
         return f"by {summary.exchange}, {interval}"
     took = summary.seconds["computing"] / summary.steps

@@ -73,7 +73,7 @@ def test_a_kind_of_exchange_is_added_in_one_place(communicator, monkeypatch, ker
     if devices == 1:
         plan, itemsize = simulation.plan, simulation.dtype.itemsize
         both_ways = 2 * sum(sent_bytes.values())  # as many are received
-        assert both_ways == plan.every * plan.halo_bytes_per_step(2, itemsize)
+        assert both_ways == plan.steps_per_exchange * plan.halo_bytes_per_step(2, itemsize)
     assert sent_bytes
 
 

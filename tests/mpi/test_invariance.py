@@ -101,7 +101,7 @@ def compare(communicator, row, everything=False):
                 every = most or "auto"
         problem = problem_of(**problem_with(steps_per_exchange=every))
         simulation = simulation_of(problem, communicator, devices, kernel)
-        in_passes = kernel == "native" and simulation.plan.every > 0
+        in_passes = kernel == "native" and simulation.plan.steps_per_exchange > 0
         means = {"auto": "shared memory", "mpi": "MPI messages"}.get(exchange) if in_passes else None
         assert simulation.exchange == ("" if communicator.size == 1 else means or "mpi4jax")
         result = stepped(problem, simulation, STEPS, dt)
@@ -236,7 +236,7 @@ def test_thin_blocks_exchange_for_every_stage(communicator, thin, way, devices):
     )
     simulation = simulation_of(problem, communicator, devices, kernel)
     if communicator.size * devices > 1:
-        assert simulation.plan.every == 0
+        assert simulation.plan.steps_per_exchange == 0
     block = stepped(problem, simulation, STEPS, 5e-4)["u"]
     assert np.array_equal(block, expected[tuple(slice(*r) for r in simulation.ranges)])
 
@@ -255,7 +255,7 @@ def test_thin_blocks_take_steps_of_a_tolerance_by_native_code(communicator, devi
     if communicator.size * devices > 4:
         pytest.skip("blocks would be thinner than the stencil")
     simulation = simulation_of(problem, communicator, devices, "native")
-    assert simulation.plan.every == (communicator.size * devices == 1)
+    assert simulation.plan.steps_per_exchange == (communicator.size * devices == 1)
     result, clock = tried(problem, simulation)
     assert clock == expected
     index = tuple(slice(*r) for r in simulation.ranges)
@@ -283,7 +283,7 @@ def test_members_that_take_steps_of_their_own_on_thin_blocks(communicator):
     expected = from_rank_0(communicator, lambda: advanced(simulation_of(problem, kernel="native")))
     for devices in {1, min(2, 7 // communicator.size)}:  # blocks of two cells at the least
         simulation = simulation_of(problem, communicator, devices, "native")
-        assert simulation.plan.every == (communicator.size * devices == 1)
+        assert simulation.plan.steps_per_exchange == (communicator.size * devices == 1)
         for name, block in advanced(simulation).items():
             assert np.array_equal(block, expected[name][tuple(slice(*r) for r in simulation.ranges)])
 
@@ -317,7 +317,7 @@ def test_members_that_follow_a_tolerance_are_the_same(communicator, shape, devic
     assert len({clock.step for clock in clocks}) > 1 and any(clock.rejected for clock in clocks)
     simulation = simulation_of(problem, communicator, devices, kernel)
     if shape == [9, 11]:
-        assert simulation.plan.every == (communicator.size * devices == 1)
+        assert simulation.plan.steps_per_exchange == (communicator.size * devices == 1)
     found, reached = ended(simulation)
     assert reached == clocks
     for name, block in found.items():

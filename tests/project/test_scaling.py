@@ -53,7 +53,10 @@ def test_the_step_on_paper_is_the_sum_of_its_parts():
     case, field = on_paper.CASES[0], 4 * 512**3 / on_paper.MEMORY
     one, many = (on_paper.predict(case, gpus, on_paper.shape_of(gpus, 512)) for gpus in (1, 64))
     assert [each.seconds["own cells"] for each in (one, many)] == pytest.approx([2 * field, 2 * field])
-    work, each_stage = on_paper.Work.of(on_paper.problem_of(case, (2048,) * 3), None), replace(many.plan, every=0)
+    work, each_stage = (
+        on_paper.Work.of(on_paper.problem_of(case, (2048,) * 3), None),
+        replace(many.plan, steps_per_exchange=0),
+    )
     hidden, by_mpi = (on_paper.parts(each_stage, work, way.between) for way in (on_paper.COLLECTIVES, on_paper.DIRECT))
     assert hidden["waiting for messages"] == 0  # behind the interior
     messages = 6 * on_paper.DIRECT.between.latency + 2 * 6 * 4 * 512**2 / on_paper.NETWORK

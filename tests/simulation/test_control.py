@@ -123,7 +123,7 @@ def test_the_estimate_has_the_walls_of_the_end_of_the_step_on_thin_blocks_too(me
     ended = []
     for devices in (1, 2):
         simulation = simulation_of(problem, devices=devices, kernel="native")
-        assert simulation.plan.every == (devices == 1)
+        assert simulation.plan.steps_per_exchange == (devices == 1)
         stepping = at_start(simulation, Source(), None, Stopwatch())
         while not stepping.finished:
             stepping.advance(lambda state, leap: None, 5)

@@ -32,14 +32,14 @@ def interval(costs, **given):
 def test_slow_messages_mean_longer_intervals():
     fast, slow = Costs(1e-6, 1e10, 1.5e-10), Costs(5e-3, 1e8, 1.5e-10)
     cube = (128, 128, 128)
-    assert interval(fast, shape=cube).every < interval(slow, shape=cube).every
+    assert interval(fast, shape=cube).steps_per_exchange < interval(slow, shape=cube).steps_per_exchange
     assert interval(fast, shape=cube).seconds < interval(slow, shape=cube).seconds
 
 
 def test_dear_cells_mean_shorter_intervals():
     """Cells that are computed twice cost more, beside the same exchange."""
     cheap, dear = Costs(1e-6, 1e10, 1e-11), Costs(1e-6, 1e10, 1e-7)
-    assert interval(dear, shape=(64, 64)).every < interval(cheap, shape=(64, 64)).every
+    assert interval(dear, shape=(64, 64)).steps_per_exchange < interval(cheap, shape=(64, 64)).steps_per_exchange
 
 
 def test_nothing_is_predicted_without_measurements():
@@ -80,7 +80,9 @@ def test_nothing_is_measured_where_nothing_follows_from_it(processes, wish, monk
 
     monkeypatch.setattr(backend_choice, "measured_costs", None)
     made = decomposed(processes, decomposition={"steps_per_exchange": wish})
-    assert prepare(made, jax.local_devices()[:1], OneProcess()).plan.every == (1 if wish == "auto" else wish)
+    assert prepare(made, jax.local_devices()[:1], OneProcess()).plan.steps_per_exchange == (
+        1 if wish == "auto" else wish
+    )
 
 
 def test_other_backends_are_not_measured():
@@ -128,7 +130,7 @@ def test_coefficients_of_several_coordinates_shorten_the_block_that_is_measured(
 
 
 def test_the_summary_shows_prediction_and_measurement():
-    summary = Summary(path=None, steps=10, exchange="MPI messages", every=8, predicted=2e-3)
+    summary = Summary(path=None, steps=10, exchange="MPI messages", steps_per_exchange=8, predicted=2e-3)
     summary = replace(summary, seconds={**summary.seconds, "computing": 0.03})
     assert "by MPI messages, every 8 steps; a step took 3 ms, 2 ms predicted" in tell(summary)
-    assert "by MPI messages, every step\n" in tell(replace(summary, every=1, predicted=None))
+    assert "by MPI messages, every step\n" in tell(replace(summary, steps_per_exchange=1, predicted=None))

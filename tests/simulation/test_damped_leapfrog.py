@@ -157,7 +157,7 @@ def test_blocks_too_thin_for_a_whole_step_have_the_same_bits(kernel):
         numerics={"order": 4, "integrator": "leapfrog"},
     )
     alone, split = (simulation_of(made, devices=devices, kernel=kernel) for devices in (1, 2))
-    assert alone.plan.every > 0 and split.plan.every == 0
+    assert alone.plan.steps_per_exchange > 0 and split.plan.steps_per_exchange == 0
     expected, found = (stepped(made, simulation, 5, 0.3) for simulation in (alone, split))
     for field, values in expected.items():
         assert np.isfinite(values).all() and np.array_equal(found[field], values)

@@ -129,9 +129,12 @@ class LoweredToNative:
         members, threads = len(self.problem.members), threads_for(topology.device_count)
         if members:
             at_once = min(members, threads)
-            beside = 3 * fields * whole + cells_beside(self.program, topology, plan.every, 1) * at_once // members
+            beside = (
+                3 * fields * whole
+                + cells_beside(self.program, topology, plan.steps_per_exchange, 1) * at_once // members
+            )
         else:
-            beside = cells_beside(self.program, topology, plan.every, threads)
+            beside = cells_beside(self.program, topology, plan.steps_per_exchange, threads)
         held = fields * whole + beside + self.program.fixed * math.prod(topology.capacity())
         return held, held
 
@@ -145,7 +148,7 @@ class LoweredToNative:
 
         config, messages = self.problem.config, device_grid.exchange
         wanted = config.decomposition.exchange
-        if wanted not in ("auto", "mpi") or config.time.tolerance is not None or not plan.every:
+        if wanted not in ("auto", "mpi") or config.time.tolerance is not None or not plan.steps_per_exchange:
             return messages
         itemsize = np.dtype(config.numerics.precision).itemsize
         widths, fields = device_grid.widths_of(plan.reach), len(self.problem.fields)
@@ -174,22 +177,24 @@ class LoweredToNative:
         problem, members = self.problem, len(self.problem.members)
         array = array_code(problem, plan, device_grid, communicator)
         blocks = blocks_of(device_grid.exchange)
-        code = native(self.program, threads_for(device_grid.topology.device_count), plan.every, blocks, members)
+        code = native(
+            self.program, threads_for(device_grid.topology.device_count), plan.steps_per_exchange, blocks, members
+        )
         widths = device_grid.widths_of(plan.reach)
         alone = bool(blocks) or not any(widths)
         measures_fields_only = all(isinstance(tree, Field) for tree in problem.measured.values())
 
         def attempt() -> Attempt:
             """Return the function that attempts a step."""
-            if plan.every:
+            if plan.steps_per_exchange:
                 return attempt_in_a_call(code, device_grid, widths, array.norm)
             return attempt_by_sections(code, device_grid, array.error_sums(), array.norm)
 
         adaptive = problem.config.time.tolerance is not None  # whose steps use the other memory themselves
         if adaptive:
             advance = by_attempts(attempt())
-        elif plan.every:
-            advance = in_calls(code, device_grid, plan.every, widths, alone)
+        elif plan.steps_per_exchange:
+            advance = in_calls(code, device_grid, plan.steps_per_exchange, widths, alone)
         else:
             advance = by_sections(code, device_grid)
         one_at_a_time = not members and not device_grid.devices.several
@@ -212,7 +217,7 @@ class LoweredToNative:
             grid = replace(device_grid, exchange=device_grid.exchange.messages)
             _ = grid.places  # cached from here on: not to be computed while JAX traces
             without_edges = replace(code, blocks=0, first_block=0)
-            return in_calls(without_edges, grid, plan.every, widths, False)
+            return in_calls(without_edges, grid, plan.steps_per_exchange, widths, False)
 
         return Steps(
             advance=advance,
@@ -222,18 +227,18 @@ class LoweredToNative:
             cellwise=array.cellwise,
             snapshot_buffers=code.copies if alone and not device_grid.devices.several else Copies,
             cell_samples=code.samples
-            if plan.every and not members and not device_grid.devices.several
+            if plan.steps_per_exchange and not members and not device_grid.devices.several
             else CellSamples,
             stayed_finite=code.all_finite if measures_fields_only else never_known,
             first_cells=FIRST_CELLS,
             inside=by_messages,
             into=into_room(code, device_grid, widths)
-            if plan.every and alone and one_at_a_time and not adaptive
+            if plan.steps_per_exchange and alone and one_at_a_time and not adaptive
             else None,
             injection=(lambda most: NativeInjection(code.library, device_grid.topology, self.program.injections, most))
-            if self.program.injections and plan.every and one_at_a_time
+            if self.program.injections and plan.steps_per_exchange and one_at_a_time
             else None,
             attempt_of_member=None
-            if any(widths) or not plan.every
+            if any(widths) or not plan.steps_per_exchange
             else lambda: attempt_in_a_call(replace(code, members=0), device_grid, widths, array.norm),
         )

@@ -57,7 +57,7 @@ class Native:
         The number by which the bridge identifies the program.
     threads
         The largest number of threads that a call uses.
-    every
+    steps_per_exchange
         The number of steps for which the edges hold ghost cells, if the program exchanges them.
     blocks, first_block
         The number of this process's device blocks whose edges the program exchanges (0 if it exchanges none), and the
@@ -71,7 +71,7 @@ class Native:
     library: ctypes.CDLL
     number: int
     threads: int
-    every: int = 1
+    steps_per_exchange: int = 1
     blocks: int = 0
     first_block: int = 0
     members: int = 0
@@ -267,7 +267,7 @@ class Native:
             l2_bytes=np.int64(cache_bytes()),
             l3_is_far=np.int64(cache_is_far()),
             l3_bytes=np.int64(cache_share()),
-            every=np.int64(self.every),
+            every=np.int64(self.steps_per_exchange),
             members=np.int64(self.members),
             itemsize=np.int64(given[0].dtype.itemsize),
             section=np.array(section, np.int64),
@@ -277,7 +277,7 @@ class Native:
 
 
 def native(
-    program: Program, threads: int, every: int = 1, blocks: Sequence[EdgeExchange] = (), members: int = 0
+    program: Program, threads: int, steps_per_exchange: int = 1, blocks: Sequence[EdgeExchange] = (), members: int = 0
 ) -> Native:
     """Compile a program and register it with the bridge.
 
@@ -294,7 +294,7 @@ def native(
     for edges in blocks:
         all_edges.append(edges)
         bridge.register_edges(ctypes.c_int64(len(all_edges)), ctypes.byref(edges))
-    return Native(program, compiled, number, threads, every, len(blocks), first, members)
+    return Native(program, compiled, number, threads, steps_per_exchange, len(blocks), first, members)
 
 
 def hash_of(text: str) -> int:

@@ -96,7 +96,7 @@ class LoweredToPallas:
         from hpcstencil.distributed.cell_samples import CellSamples
         from hpcstencil.io.snapshot_buffers import Copies
 
-        if plan.every == 0 and leaves_compiled_code(plan.topology):
+        if plan.steps_per_exchange == 0 and leaves_compiled_code(plan.topology):
             raise InputError(
                 'decomposition: blocks are too thin for numerics.kernel = "pallas", which takes a whole step between two '
                 "exchanges of several processes with several devices; use fewer processes or devices, or numerics.kernel = "
@@ -106,7 +106,10 @@ class LoweredToPallas:
         made = kernels(self.problem, code.rules, interpret=not on_gpu)
         return Steps(
             advance=advance(
-                made, device_grid, plan.every, together=steps_per_round(made.method.evaluations) if on_gpu else 1
+                made,
+                device_grid,
+                plan.steps_per_exchange,
+                together=steps_per_round(made.method.evaluations) if on_gpu else 1,
             ),
             attempt=code.attempt,
             slopes=code.slopes,

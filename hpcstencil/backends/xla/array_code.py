@@ -100,7 +100,9 @@ def array_code(
         return made[id(trees)]
 
     others = {number: rhs_of(trees) for number, trees in problem.slopes_elsewhere.items()}
-    stepper = Stepper(device_grid, rhs_of(problem.slopes), problem.method, problem.groups, plan.every, others)
+    stepper = Stepper(
+        device_grid, rhs_of(problem.slopes), problem.method, problem.groups, plan.steps_per_exchange, others
+    )
     return ArrayCode(problem, rules, stepper, communicator, listed)
 
 

@@ -33,7 +33,7 @@ def by_stepper(stepper: Stepper, together: int = 1) -> Advance:
 
     ``together`` is the number of steps in each round of the loop, as in `repeated`.
     """
-    device_grid, every = stepper.device_grid, stepper.every
+    device_grid, every = stepper.device_grid, stepper.steps_per_exchange
 
     def steps(framed: dict[str, Value], frame: Frame, parameters: Parameters, these: StepRange) -> Fields:
         """Take ``these`` steps on a block padded with ghost cells, and crop the result to the block."""

@@ -40,7 +40,7 @@ class Stepper:
     ----------
     groups
         The group of each field, for a partitioned method.
-    every
+    steps_per_exchange
         The number of steps between two halo exchanges; 0 if each evaluation of ``rhs`` has its own exchange.
     others
         The right-hand sides at those stage values, by number, where it is not ``rhs``.
@@ -50,7 +50,7 @@ class Stepper:
     rhs: RightHandSide
     method: Method
     groups: Mapping[str, int]
-    every: int
+    steps_per_exchange: int
     others: Mapping[int, RightHandSide] = field(default_factory=dict)
 
     def rhs_of(self, j: int) -> RightHandSide:
@@ -60,14 +60,14 @@ class Stepper:
     @property
     def widths(self) -> tuple[int, ...]:
         """The number of ghost cells per axis and side that one exchange fills."""
-        return self.device_grid.widths(self.every * self.method.evaluations or 1)
+        return self.device_grid.widths(self.steps_per_exchange * self.method.evaluations or 1)
 
     def framed(self, fields: Fields, frame: Frame) -> dict[str, Value]:
         """Return the fields of a device's block as the input of a step, for use inside compiled code.
 
         They are padded with ghost cells, unless each evaluation has its own exchange.
         """
-        if self.every == 0:
+        if self.steps_per_exchange == 0:
             return values(fields, self.device_grid.interior)
         return self.device_grid.surrounded(fields, self.widths, frame)
 
@@ -93,7 +93,7 @@ class Stepper:
         known = {**parameters, STEP_SIZE: dt}
 
         def evaluate(rhs: RightHandSide, y: Mapping[str, Value], time: Number) -> dict[str, Value]:
-            if self.every:
+            if self.steps_per_exchange:
                 return rhs(y, known, time, frame)
             own = {name: value.array for name, value in y.items()}
             slopes = rhs(self.device_grid.surrounded(own, self.widths, frame), known, time, frame)
@@ -146,7 +146,7 @@ class Stepper:
             new, error = self.one_step(u, parameters, t, dt, frame)
             return self.device_grid.cropped(new), weighed(with_error(u, new, error), frame, parameters, t)
 
-        if self.every:
+        if self.steps_per_exchange:
             return self.device_grid.exchanged(body, self.widths)
         step, measure = self.in_pieces(), self.device_grid.exchanged(weighed, (0,) * self.device_grid.grid.ndim)
 
