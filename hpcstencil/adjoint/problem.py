@@ -36,6 +36,7 @@ from hpcstencil.numerics.integrators import INTEGRATORS, MEMORY, Method
 from hpcstencil.numerics.topology import Topology
 from hpcstencil.problem.decomposition import most_steps
 from hpcstencil.problem.problem import Problem
+from hpcstencil.problem.solid_mask import in_fluid
 from hpcstencil.symbolic.differentiate import ONE, ZERO, times
 from hpcstencil.symbolic.expressions import (
     Field,
@@ -257,8 +258,8 @@ class Adjoint:
             adjoint = cotangent(1 if name.endswith(MEMORY) else 0)
             groups[name] = SUMS if name.startswith(GRADIENT) else adjoint
         method, part_of = reversed_two_step(forward.method, bool(states))
-        without_memory = {name for name in self.reverse_rhs if not name.endswith(MEMORY)}
-        moved = {TwoStepPart.WHOLE: set(self.reverse_rhs), TwoStepPart.APART: without_memory}
+        without_memory = [name for name in self.reverse_rhs if not name.endswith(MEMORY)]
+        moved = {TwoStepPart.WHOLE: [*self.reverse_rhs], TwoStepPart.APART: without_memory}
         found = self.two_step_parts
         parts = {part: {name: found[part].get(name, ZERO) for name in names} for part, names in moved.items()}
         parts[TwoStepPart.STEP] = dict(found[TwoStepPart.STEP])
@@ -325,7 +326,10 @@ def adjoint_of(problem: Problem, expressed: Iterable[str], verified: bool = Fals
     )
 
     def derivatives(trees: Mapping[str, Node], seeds: Mapping[str, Node], prefix: str) -> dict[str, Node]:
-        """The derivatives of Σ seeds·trees: of fields, named with this prefix, and of parameters."""
+        """The derivatives of Σ seeds·trees: of fields, named with this prefix, and of parameters.
+
+        They are 0 in solid cells, where the trees may have no derivatives.
+        """
         by_leaf = transposed(trees, seeds, places, space)
 
         def of_number(leaf: Node) -> Node:
@@ -341,7 +345,7 @@ def adjoint_of(problem: Problem, expressed: Iterable[str], verified: bool = Fals
             found[one.field] = of_number(one.node) if one.kind == "number" else by_leaf.get(one.node, ZERO)
         for each in hats.values():
             found |= each.spread(of_number(each.series))
-        return found
+        return {name: tree if tree == ZERO else in_fluid(problem.mask, tree) for name, tree in found.items()}
 
     adjoints = {name: Field(ADJOINT + name) for name in fields}
     layers = _layers(problem, rates)
@@ -360,6 +364,7 @@ def adjoint_of(problem: Problem, expressed: Iterable[str], verified: bool = Fals
     start = {one.field: Field(one.field) + start[one.field] for one in parameters if start.get(one.field, ZERO) != ZERO}
     _refuse_noise(start)
     products = _products(rates, places, space, layers) if verified else {}
+    products = {name: in_fluid(problem.mask, tree) for name, tree in products.items()}
     trees, end, *parts = _with_shared_parts(trees, end, *by_group.values(), *two_step.values())
     by_group = dict(zip(by_group, parts, strict=False))
     two_step = dict(zip(two_step, parts[len(by_group) :], strict=True))

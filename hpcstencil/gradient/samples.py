@@ -200,7 +200,7 @@ class Samples:
         communicator, weights = self.forward.communicator, np.empty_like(self.receivers.weights)
         parts = communicator.gather((self.part.own[0], self.weights[0]))
         for numbers, own in parts or ():
-            weights[:, numbers] = own.reshape(len(numbers), -1).T
+            weights[:, numbers] = own.reshape(len(numbers), len(weights)).T
         return communicator.broadcast(weights)
 
 

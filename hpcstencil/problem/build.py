@@ -43,7 +43,7 @@ from hpcstencil.problem.solid_mask import (
     refuse_name,
 )
 from hpcstencil.problem.stability import cfl_step, stable_dt
-from hpcstencil.problem.staggered_terms import Faces, Placed
+from hpcstencil.problem.staggered_terms import Faces, Placed, refuse_jumps
 from hpcstencil.symbolic import numpy_evaluate
 from hpcstencil.symbolic.boundary_kinds import Face
 from hpcstencil.symbolic.expressions import (
@@ -137,8 +137,9 @@ def _alone(config: Config, contents: Mapping[str, ArrayContents], listed: Collec
     )
     placed = Placed(config, layers.positions)
     faces = of_taken(faces_of(config, model, placed.at_home(layers.trees, "equation"), layers.positions))
-    rates, damping = placed.rates(taken(layers.trees), faces), placed.rates(taken(apart), faces)
+    rates, damping = placed.rates(taken(layers.trees), faces), placed.damping(taken(apart), faces)
     _check_numbers(config, model, rates)
+    refuse_jumps(config, faces, {**model.numbers, **model.samples})
     diagnostics = placed.diagnostics(taken(reduced))
     derived = {key: placed.derived(taken(each), key) for key, each in derived.items()}
     quantities = [tree for each in derived.values() for tree in each.values()]
@@ -183,7 +184,9 @@ def _alone(config: Config, contents: Mapping[str, ArrayContents], listed: Collec
         mask=mask,
         receivers=receivers_of(config, layers.positions, derived),
         source=model.source,
-        objective=placed.diagnostics(taken(objective), "objective"),
+        objective=masked_diagnostics(
+            mask, placed.diagnostics(taken(objective), "objective"), config.numerics.precision
+        ),
         misfit=None if misfit is None else replace(misfit, recorded=_recorded(config, misfit, derived, mask)),
     )
     _check_step(problem)

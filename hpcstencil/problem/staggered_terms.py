@@ -8,15 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
 
 from hpcstencil.config.settings import Config
+from hpcstencil.numerics.grid import AXES
+from hpcstencil.symbolic import numpy_evaluate
 from hpcstencil.symbolic.boundary_kinds import WALL, Face
 from hpcstencil.symbolic.differentiate import derivative
-from hpcstencil.symbolic.expressions import Constant, Coordinate, Field, Node, Pointwise, Time, at_time, on_plane
+from hpcstencil.symbolic.expressions import Constant, Coordinate, Field, Node, Pointwise, Time, at_time, on_plane, walk
 from hpcstencil.symbolic.staggering import Positions, home, is_staggered, located, located_reductions, position_of
 from hpcstencil.validation.errors import InputError
 
 Faces = Mapping[tuple[Node, int, int], Face]
+SAMPLED_TIMES = 1025  # at which a boundary value is searched for jumps
+HALVINGS = 60  # of the time between two of them
 
 
 @dataclass(frozen=True)
@@ -41,6 +49,10 @@ class Placed:
         For field values on a lower boundary it is the time derivative of the given boundary value.
         """
         return self.with_walls(self.at_home(trees, "equation"), faces, lambda value: derivative(value, Time()))
+
+    def damping(self, trees: Mapping[str, Node], faces: Faces) -> dict[str, Node]:
+        """The damping parts of `rates` by field, which are 0 on a lower boundary: `rates` has the whole change there."""
+        return self.with_walls(self.at_home(trees, "equation"), faces, lambda value: Constant(0.0))
 
     def initial(self, trees: Mapping[str, Node], faces: Faces) -> dict[str, Node]:
         """The initial expressions by field, each at the position of its field.
@@ -101,3 +113,53 @@ class Placed:
                 beside = Coordinate(axis) < grid.lower[axis] + grid.spacing[axis]
                 result[operand.name] = Pointwise("where", (beside, on_wall(here), result[operand.name]))
         return result
+
+
+def refuse_jumps(config: Config, faces: Faces, parameters: Mapping[str, float | np.ndarray]) -> None:
+    """Raise InputError if a field value on a lower boundary jumps at some time, which its time derivative cannot follow.
+
+    The values are sampled at times and places, so jumps that follow each other closely may be missed.
+    """
+    grid, known = config.grid, numpy_evaluate.by_node(parameters)
+    for (operand, axis, side), face in faces.items():
+        if face.kind != WALL or side or not isinstance(operand, Field):
+            continue
+        value = face.values[0]
+        kinds = {type(part) for part in walk(value)}
+        if Time not in kinds or Field in kinds:
+            continue
+        ends = enumerate(zip(grid.lower, grid.upper, strict=True))
+        places = [np.array(pair[:1]) if a == axis else np.linspace(*pair, 3) for a, pair in ends]
+        for place in np.stack([each.ravel() for each in np.meshgrid(*places)], -1):
+            jump = _first_jump(partial(_at_times, value, place, known), config.time.end)
+            if jump is not None:
+                raise InputError(
+                    f"boundary: the value of {operand.name} on the lower wall across {AXES[axis]} jumps from {jump[1]:g} to "
+                    f"{jump[2]:g} at t = {jump[0]:g}, which is not available yet for fields on faces; write a ramp, such as "
+                    "tanh((t - 1)/0.01)"
+                )
+
+
+def _at_times(value: Node, place: np.ndarray, known: Mapping[Node, Any], times: np.ndarray) -> np.ndarray:
+    """A boundary value at a place, at these times."""
+    return np.broadcast_to(numpy_evaluate.evaluate(value, [*place], {**known, Time(): times}), times.shape)
+
+
+def _first_jump(value: Callable[[np.ndarray], np.ndarray], end: float) -> tuple[float, float, float] | None:
+    """(time, value before, value after) of the first jump of a function of times from 0 to ``end``; None without."""
+    times = np.linspace(0.0, end, SAMPLED_TIMES)
+    before, after = times[:-1], times[1:]
+    below, above = value(before), value(after)
+    change = np.abs(above - below)
+    for _ in range(HALVINGS):
+        middle = before + (after - before) / 2
+        at_middle = value(middle)
+        lower = np.abs(at_middle - below) >= np.abs(above - at_middle)  # the half that has most of the change
+        after, above = np.where(lower, middle, after), np.where(lower, at_middle, above)
+        before, below = np.where(lower, before, middle), np.where(lower, below, at_middle)
+    jumps = np.abs(above - below) > 1e-3 * change
+    jumps &= np.abs(above - below) > 1e-9 * np.abs(value(times)).max(initial=0.0)
+    if not jumps.any():
+        return None
+    first = int(np.argmax(jumps))
+    return float(after[first]), float(below[first]), float(above[first])

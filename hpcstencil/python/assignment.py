@@ -124,14 +124,15 @@ def as_array(value: Any, dims: Sequence[str] | None, key: str) -> np.ndarray:
 
 
 def from_expression(simulation: Simulation, name: str, text: str, key: str) -> np.ndarray:
-    """The block of an expression in x, y, z and the parameters. Raises InputError for a malformed expression."""
+    """The block of an expression in x, y, z and the parameters. Raises InputError for a malformed expression, and for values
+    that are not finite."""
     problem = simulation.problem
     tree = initial_expression(problem, name, text, key)
     blocks = [
         numpy_evaluate.block_values(tree, problem.config.grid, simulation.ranges, member.parameters, simulation.dtype)
         for member in problem.members or (problem,)
     ]
-    return np.stack(blocks, -1) if problem.members else blocks[0]
+    return _finite(simulation, np.stack(blocks, -1) if problem.members else blocks[0], key)
 
 
 def from_function(simulation: Simulation, name: str, function: Callable[..., Any], key: str) -> np.ndarray:
@@ -190,12 +191,16 @@ def _advice(array: np.ndarray, shapes: Sequence[tuple[int, ...]]) -> str:
 
 
 def _cast(simulation: Simulation, array: np.ndarray, key: str) -> np.ndarray:
-    """Copy a block to the dtype of the run, with the member axis moved from first to last. Raises InputError if a value
-    is not finite in that dtype."""
+    """Copy a block to the dtype of the run, with the member axis moved from first to last. Raises the error of `_finite`."""
     if simulation.problem.members:
         array = np.moveaxis(array, 0, -1)
     with np.errstate(over="ignore"):
         block = np.array(array, simulation.dtype, order="C")
+    return _finite(simulation, block, key)
+
+
+def _finite(simulation: Simulation, block: np.ndarray, key: str) -> np.ndarray:
+    """Return a block in the dtype of the run. Raises InputError if a value is not finite."""
     lost = ~np.isfinite(block)
     if lost.any():
         cell = [int(i) + start for i, (start, _) in zip(np.argwhere(lost)[0], simulation.ranges, strict=False)]
