@@ -74,7 +74,7 @@ BESIDE = {  # an equation, the boundary of each axis, the integrator
     "open": ("wave", ("open",), "leapfrog"),
     "basin": ("shallow_water", BASIN, "euler"),
     "basin-ab2": ("shallow_water", BASIN, "ab2"),
-    "gas": ("euler", ({"lower": {"neumann": 0.0}, "upper": {"dirichlet": 1.5}},), "euler"),
+    "gas": ("euler", ON_FACES["euler"], "euler"),
     "conductor": ("maxwell", ({"dirichlet": 0.0},), "leapfrog"),
     "conductor-cpml": ("maxwell", ({"lower": {"dirichlet": "t"}, **{"upper": LAYERS}},), "leapfrog"),
     "neumann": ("burgers", ({"lower": {"neumann": 0.2}, "upper": {"dirichlet": 0.5}},), "euler"),
