@@ -130,7 +130,7 @@ def test_observed_order_in_time_of_partitioned_methods(integrator):
 
 
 def test_leapfrog_keeps_energy():
-    """½ ∫ v² - u ∇²u + ¼ dt² v ∇²v, with which the step from u = cos(ω t) to the next is a rotation, is exactly conserved."""
+    """The steps conserve ½ ∫ (v² - u ∇²u + ¼ dt² v ∇²v) exactly, which differs from the energy by O(dt²)."""
     problem = problem_of(
         grid={"shape": [32], "upper": [TAU]},
         equation={"name": "wave"},
