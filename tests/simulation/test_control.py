@@ -44,11 +44,15 @@ def exact(x, t):
     return particular + (3 + 0.1 * x - 2500 / 2501) * np.exp(-50 * t)
 
 
-@pytest.mark.parametrize("integrator, factors", (("bs3", (1.6, 4.0, 20.0)), ("dopri5", (0.1, 0.2, 0.2))))
-def test_the_error_follows_the_tolerance(integrator, factors):
+# How many tolerances the errors may be, of the tolerances 1e-4, 1e-6 and 1e-8.
+ERRORS = {"bs3": (1.6, 4.0, 20.0), "dopri5": (0.1, 0.2, 0.2)}
+
+
+@pytest.mark.parametrize("integrator", ERRORS)
+def test_the_error_follows_the_tolerance(integrator):
     x = np.arange(6) + 0.5
     errors, steps = [], []
-    for tolerance, factor in zip((1e-4, 1e-6, 1e-8), factors, strict=True):
+    for tolerance, factor in zip((1e-4, 1e-6, 1e-8), ERRORS[integrator], strict=True):
         u, clock = run(integrator, tolerance, **STIFF)
         assert clock.time == 1.5
         errors.append(np.abs(u - exact(x, 1.5)).max())
