@@ -17,7 +17,7 @@ STENCILS = {
     "wide": [[((3 * i + 5 * j) % 11 - 5) / 200 for j in range(9)] for i in range(11)],
 }
 BLURRED = {"u": "near(u**2) + wide(u) - 0.5*u + 0.1*wide(x*cos(y)) + 0.2*laplacian(u) + 0.3*near(mean_x(mean_x(u)))"}
-# Every kind of condition, at every side of some axis.
+# With OWN, every kind of condition at both sides of some axis (tests/problem/test_decompositions.py).
 WALLS = {
     "x": {"lower": {"dirichlet": "0.3*cos(t)"}, "upper": {"neumann": "0.1*sin(t)"}},
     "y": {"lower": {"neumann": 0.2}, "upper": {"dirichlet": "0.1 + 0.2*t"}},
@@ -39,6 +39,7 @@ PROBLEMS: dict[str, tuple[dict[str, Any], tuple[int, ...], str]] = {
     "wave-1d": ({"name": "wave", "c": 0.8}, (97,), ""),
     "wave-2d": ({"name": "wave", "c": "1 + 0.2*sin(y)"}, (101, 67), "xy"),
     "wave-3d": ({"name": "wave", "c": 0.8}, (37, 29, 23), "y"),
+    "open-2d": ({"name": "wave", "c": "1 + 0.2*sin(y)"}, (61, 47), ""),
     "acoustic-2d": (
         {"name": "acoustic", "c": "1 + 0.2*sin(y)", "rho": "1 + 0.1*x", "source": 2.0, "xs": 3.0, "ys": 0.03},
         (61, 47),
@@ -71,6 +72,12 @@ PROBLEMS: dict[str, tuple[dict[str, Any], tuple[int, ...], str]] = {
 }
 # The tables that some problems have of their own, by the first word of the name; boundaries beside or in place of WALLS.
 OWN: dict[str, dict[str, Any]] = {
+    "open": {
+        "boundary": {
+            "x": {"lower": {"sponge": {"width": 0.7, "strength": 3.0}}, "upper": "open"},
+            "y": {"lower": "open", "upper": {"robin": {"a": "1 + x", "b": 0.2, "value": "0.1*t"}}},
+        }
+    },
     "acoustic": {
         "boundary": {
             "x": {"cpml": {"width": 1.0}},
@@ -131,6 +138,7 @@ SELECTED: dict[int, list[tuple[str, int, str, str]]] = {  # (problem, order, pre
         ("ensemble-2d", 2, "float32", "euler"),
         ("mask-2d", 2, "float32", "euler"),
         ("gas-2d", 2, "float32", "ssprk2"),
+        ("open-2d", 2, "float64", "euler"),
     ],
     3: [
         ("heat-1d", 2, "float32", "ssprk3"),

@@ -47,7 +47,7 @@ def test_a_problem_is_lowered_to_native_code_once(monkeypatch):
     decomposed.begin()
     assert "kernel                native" in report(foreseen(decomposed))
     prepared = prepare(decomposed, jax.local_devices()[:1], alone)
-    assert memory(prepared) > 0
+    assert memory(prepared) >= 8 * 12 * 10 + 8 * (12 + 10)  # the field and the coordinates
     simulation = compose(prepared, alone, jax.local_devices()[:1])
     simulation.advance(simulation.initial_fields(), StepRange(0.0, 0, 1e-3, 3))
     assert prepared.kernel == "native" and len(made) == 1

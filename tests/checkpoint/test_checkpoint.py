@@ -114,8 +114,8 @@ def test_every_flipped_bit_is_detected_or_does_no_harm(tmp_path):
         assert other_scalars == scalars and {n: b.tobytes() for n, b in found.items()} == {
             n: b.tobytes() for n, b in arrays.items()
         }
-        assert set(other_attributes) == set(attributes)
-    assert detected > 0.95 * FLIPS
+        assert other_attributes == attributes
+    assert detected >= FLIPS - 1  # a blank before the length of the seal may become a 0
 
 
 def test_a_checkpoint_cut_short_anywhere_is_detected(tmp_path):

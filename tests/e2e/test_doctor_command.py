@@ -128,7 +128,7 @@ def test_hosts_that_differ(tmp_path):
     assert verdicts["installation"][0][0] == "failed" and "code on rank 1" in verdicts["installation"][0][1]
 
 
-def test_much_amiss_at_once(tmp_path):
+def test_doctor_reports_many_failures(tmp_path):
     """Two ranks on one core, a serial h5py, one GPU that jax cannot use, a launcher that is not known, low limits."""
     serial = (
         "import sys; sys.path.remove(__file__.rsplit('/', 2)[0]); del sys.modules['h5py']\n"

@@ -1,9 +1,12 @@
-"""The coordinate test: every cell holds its global index; after the exchange every ghost cell holds its own.
+"""The coordinate test: every cell holds its global number; after the exchange every ghost cell holds its own.
 
-Ghost cells are spoilt first, and asserted to differ, so that a test that exchanges nothing fails.
+Numbers begin at 1, so that a ghost cell that nothing was written to, which is 0, differs from every cell. An exchange that
+gets every ghost cell wrong shows that the comparison sees each of them.
 """
 
 import itertools
+from dataclasses import dataclass
+from typing import Any
 
 import jax
 import numpy as np
@@ -18,7 +21,7 @@ from hpcstencil.numerics.topology import Topology, best_parts
 from hpcstencil.runtime.communicator import connect
 
 pytestmark = pytest.mark.mpi
-SPOILT = -7.0
+SPOILT = -7.5  # no number, nor the negative of one
 
 
 @pytest.fixture(scope="module")
@@ -27,13 +30,13 @@ def communicator():
 
 
 def global_index(shape, ranges, periodic):
-    """The number of every cell of an index range that may reach beyond the grid; SPOILT outside of it."""
+    """The numbers from 1 of the cells of an index range that may reach beyond the grid; SPOILT outside of it."""
     index, outside = [], []
     for n, (start, stop), wraps in zip(shape, ranges, periodic, strict=True):
         i = np.arange(start, stop)
         outside.append(np.zeros(len(i), bool) if wraps else (i < 0) | (i >= n))
         index.append(i % n)
-    numbers = np.ravel_multi_index(np.ix_(*index), shape).astype(float)
+    numbers = 1.0 + np.ravel_multi_index(np.ix_(*index), shape)
     for axis, mask in enumerate(outside):
         numbers[(slice(None),) * axis + (mask,)] = SPOILT
     return numbers
@@ -47,8 +50,22 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("case", dealt(CASES))
-def test_ghost_cells_hold_the_cells_they_stand_for(communicator, case):
+@dataclass(frozen=True)
+class Spoiling:
+    """An exchange whose ghost cells are all wrong."""
+
+    exchange: Any
+
+    def along(self, axis, first, last, outer):
+        ghosts = self.exchange.along(axis, first, last, outer)
+        return tuple(None if strip is None else jax.numpy.full_like(strip, SPOILT) for strip in ghosts)
+
+
+def padded(communicator, case, spoiling=False):
+    """(array with ghost cells, what it should be, mask of the owned cells) of both fields on each device of this process.
+
+    Ghost cells outside of the grid, which a device has only because another one needs them, should be 0.
+    """
     shape, periodic, width, devices = case
     ndim = len(shape)
     narrowest = (width,) * ndim
@@ -72,23 +89,35 @@ def test_ghost_cells_hold_the_cells_they_stand_for(communicator, case):
 
     def body(u, places, outer):
         frame = device_grid.frame(places)
-        spoilt = {name: jax.numpy.where(owned(frame), a, SPOILT) for name, a in u.items()}
-        return surround(spoilt, widths, frame.counts, exchange, outer)
+        own = {name: jax.numpy.where(owned(frame), a, SPOILT) for name, a in u.items()}
+        return surround(own, widths, frame.counts, Spoiling(exchange) if spoiling else exchange, outer)
 
     framed = jax.device_get(device_grid.compiled(body, 0)(fields, device_grid.places, outer))
     for device in range(devices):
         block = topology.device_block(device)
-        low = [w if s[0].kind == "halo" else 0 for w, s in zip(widths, device_grid.sides, strict=True)]
-        high = [w if s[1].kind == "halo" else 0 for w, s in zip(widths, device_grid.sides, strict=True)]
+        low, high = ([w if s[end].kind == "halo" else 0 for w, s in zip(widths, device_grid.sides, strict=True)]
+                     for end in (0, 1))  # fmt: skip
         reach = [(a - i, b + j) for (a, b), i, j in zip(block, low, high, strict=True)]
-        expected = global_index(shape, reach, periodic)
-        inside = expected != SPOILT
-        assert not np.array_equal(global_index(shape, block, periodic), expected) or communicator.size == devices == 1
+        numbers = global_index(shape, reach, periodic)
+        here = np.zeros(numbers.shape, bool)
+        here[tuple(slice(i, i + b - a) for i, (a, b) in zip(low, block, strict=True))] = True
         for name, sign in (("u", 1.0), ("v", -1.0)):
             array = framed[name][device] if devices > 1 else framed[name]
-            array = array[tuple(slice(0, b - a) for a, b in reach)]
-            assert array.shape == expected.shape
-            np.testing.assert_array_equal(array[inside], sign * expected[inside])
+            assert array.shape == tuple(n + i + j for n, i, j in zip(topology.capacity(), low, high, strict=True))
+            yield array[tuple(slice(0, n) for n in here.shape)], np.where(numbers == SPOILT, 0.0, sign * numbers), here
+
+
+@pytest.mark.parametrize("case", dealt(CASES))
+def test_ghost_cells_hold_the_cells_they_stand_for(communicator, case):
+    for array, expected, _ in padded(communicator, case):
+        np.testing.assert_array_equal(array, expected)
+
+
+@pytest.mark.parametrize("devices", (1, 2))
+def test_the_comparison_sees_every_ghost_cell(communicator, devices):
+    for array, expected, here in padded(communicator, ((41, 37), (True, True), 2, devices), spoiling=True):
+        assert not here.all()
+        np.testing.assert_array_equal(array == expected, here)
 
 
 def owned(frame):

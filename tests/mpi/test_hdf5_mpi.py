@@ -137,7 +137,7 @@ def test_copies_in_pieces_give_the_same_file(processes, folder, shape, method, c
 
 
 @pytest.mark.parametrize("shape, cut_last, behind", dealt(SHAPES, [False, True], [False, True]))
-def test_what_processes_write_by_themselves_equals_it_too(processes, folder, shape, cut_last, behind, monkeypatch):
+def test_direct_writes_equal_those_of_one_process(processes, folder, shape, cut_last, behind, monkeypatch):
     """However short the runs of cells are that follow each other in the file."""
     written = []
 

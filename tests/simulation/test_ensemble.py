@@ -21,10 +21,12 @@ from hpcstencil.problem.build import build
 from hpcstencil.problem.stability import cfl_step
 from hpcstencil.runtime.communicator import OneProcess
 from hpcstencil.runtime.stopwatch import Stopwatch
+from hpcstencil.simulation import backend_choice
 from hpcstencil.simulation.backend_choice import probe
 from hpcstencil.simulation.diagnostics import Diagnostics
 from hpcstencil.simulation.finite_check import first_not_finite
 from hpcstencil.simulation.initial_state import initial_blocks
+from hpcstencil.simulation.prepared import prepared_with
 from hpcstencil.simulation.restart import Source
 from hpcstencil.simulation.start import at_start
 from hpcstencil.symbolic.staggering import Layout
@@ -269,8 +271,17 @@ def test_a_file_of_an_ensemble_is_cut_and_continued(tmp_path, compression):
         OutputFile.append(paths[1], OneProcess(), replace(described, layout=other), step=15)
 
 
-def test_a_kernel_is_timed_on_one_member():
-    assert probe(problem_of(**PATTERN), jax.local_devices()[0], "shift")() > 0
+def test_a_kernel_is_timed_on_one_member(monkeypatch):
+    timed, problem = [], problem_of(**PATTERN)
+
+    def prepared(block, *arguments, **others):
+        timed.append(block.problem)
+        return prepared_with(block, *arguments, **others)
+
+    monkeypatch.setattr(backend_choice, "prepared_with", prepared)
+    probe(problem, jax.local_devices()[0], "shift")()
+    assert len(problem.members) == 3
+    assert [(one.members, one.parameters) for one in timed] == [((), problem.members[0].parameters)]
 
 
 def test_members_share_what_files_give_which_are_opened_once(tmp_path, monkeypatch):

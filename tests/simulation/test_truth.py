@@ -130,20 +130,20 @@ def test_observed_order_in_time_of_partitioned_methods(integrator):
 
 
 def test_leapfrog_keeps_energy():
-    """The energy of a wave oscillates about its value, however long the run is."""
+    """The steps conserve ½ ∫ (v² - u ∇²u + ¼ dt² v ∇²v) exactly, which differs from the energy by O(dt²)."""
     problem = problem_of(
         grid={"shape": [32], "upper": [TAU]},
         equation={"name": "wave"},
         initial={"u": "cos(3*x)"},
-        diagnostics={"energy": "0.5*integral(v**2 - u*laplacian(u))"},
+        diagnostics={"energy": "0.5*integral(v**2 - u*laplacian(u) + 0.25*0.1**2*v*laplacian(v))"},
         numerics={"integrator": "leapfrog", "precision": "float64"},
-        time={"end": 400.0, "cfl": 0.5},
+        time={"end": 400.0, "dt": 0.1},
     )
     simulation = simulation_of(problem)
     diagnostics = Diagnostics(problem.diagnostics, simulation.diagnosed, problem.parameters)
     before = diagnostics.evaluate(simulation.initial_fields(), 0.0)["energy"]
     after = diagnostics.evaluate(simulation.put(integrate(problem)), 0.0)["energy"]
-    assert after == pytest.approx(before, rel=0.05)
+    assert after == pytest.approx(before, rel=1e-12)
 
 
 # Extent along the negative real and the imaginary axis: Hairer & Wanner, II, 2nd ed. (1996), sect. IV.2; Carpenter &
@@ -231,10 +231,10 @@ def test_heat_keeps_its_mean(diffusivity, walls):
         numerics={"precision": "float64"},
     )
     simulation = simulation_of(problem)
-    before = random_block(problem, simulation)["u"].mean()
+    before = random_block(problem, simulation)["u"]
     after = stepped(problem, simulation, 200, 1e-3)["u"]
-    assert after.std() < 0.25
-    assert after.mean() == pytest.approx(before, rel=1e-13)
+    assert after.std() < 0.2 * before.std()
+    assert after.mean() == pytest.approx(before.mean(), rel=1e-13)
 
 
 def test_gray_scott_balance():
