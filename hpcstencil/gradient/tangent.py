@@ -19,6 +19,7 @@ from hpcstencil.distributed.halo import Fields
 from hpcstencil.numerics.integrators import MEMORY
 from hpcstencil.runtime.communicator import agree
 from hpcstencil.simulation.diagnostics import Diagnostics
+from hpcstencil.simulation.initial_state import at_walls
 from hpcstencil.simulation.simulation import Simulation
 from hpcstencil.symbolic import numpy_evaluate
 from hpcstencil.symbolic.expressions import Field
@@ -75,7 +76,7 @@ class TangentRun:
                         simulation.dtype,
                         known,
                     )
-                found[name] = np.array(block)
+                found[name] = at_walls(problem, name, np.array(block), simulation.ranges, [0.0], known)
             return found
 
         own = jax.tree.map(jnp.copy, dict(fields))

@@ -104,6 +104,10 @@ class Placed:
             for name, tree in trees.items()
         }
 
+    def at_walls(self, name: str, faces: Faces, time: float) -> Node:
+        """The field ``name`` with the given boundary values at a ``time`` in place of its values on lower boundaries."""
+        return self.with_walls({name: Field(name)}, faces, lambda value: at_time(value, time))[name]
+
     def with_walls(self, trees: Mapping[str, Node], faces: Faces, on_wall: Callable[[Node], Node]) -> dict[str, Node]:
         """The trees by field, with ``on_wall(boundary value)`` in place of values that lie on a lower boundary."""
         grid, result = self.config.grid, dict(trees)

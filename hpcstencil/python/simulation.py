@@ -39,6 +39,7 @@ from hpcstencil.runtime.stopwatch import Stopwatch
 from hpcstencil.simulation.consistency_check import require_consistency
 from hpcstencil.simulation.event_loop import Run
 from hpcstencil.simulation.file_blocks import output_blocks
+from hpcstencil.simulation.initial_state import at_walls
 from hpcstencil.simulation.prepared import Decomposed
 from hpcstencil.simulation.restart import Options, Source, source_of
 from hpcstencil.simulation.run import Ready, outputs_of, snapshot_buffers, to_file
@@ -47,6 +48,7 @@ from hpcstencil.simulation.solid_cells import solid_block
 from hpcstencil.simulation.start import at_start, compile_steps
 from hpcstencil.simulation.stepping import Stepping
 from hpcstencil.simulation.streams.stream import Stream
+from hpcstencil.symbolic.expressions import Field
 from hpcstencil.validation.errors import InputError, StoppedEarly
 from hpcstencil.validation.messages import at, unknown
 from hpcstencil.validation.schema import keys_of
@@ -542,11 +544,16 @@ class Simulation:
     def _replace(self, name: str, block: np.ndarray) -> None:
         """Replace this process's block of a field in the state.
 
-        ``block`` has the dtype of the run and the member axis last; solid cells in it are set to 0. The stored slopes of
-        a multistep method are computed anew, and so is a step size that follows the solution.
+        ``block`` has the dtype of the run and the member axis last. Solid cells in it are set to 0, and values on lower
+        boundaries to those that the boundary conditions give. The stored slopes of a multistep method are computed anew, and
+        so is a step size that follows the solution.
         """
         simulation, stepping = self._open, self._stepping
         problem, fields = simulation.problem, dict(stepping.state.fields)
+        if name in problem.positions:
+            clocks = stepping.state.members or (stepping.clock,) * problem.copies
+            known = {Field(each): simulation.block(fields[each]) for each in problem.given}
+            block = at_walls(problem, name, block, simulation.ranges, [clock.time for clock in clocks], known)
         if problem.mask is not None:
             solid = solid_block(simulation, fields)
             if problem.members:

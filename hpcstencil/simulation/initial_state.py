@@ -6,7 +6,7 @@ cells, in the run's dtype.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +16,7 @@ from hpcstencil.numerics.topology import Range
 from hpcstencil.problem.parameter_files import array_blocks, key_of
 from hpcstencil.problem.problem import Problem
 from hpcstencil.problem.solid_mask import SOLID
+from hpcstencil.problem.staggered_terms import Placed
 from hpcstencil.symbolic import numpy_evaluate
 from hpcstencil.symbolic.expressions import Field
 from hpcstencil.validation.errors import InputError
@@ -27,8 +28,9 @@ def initial_blocks(
     """Return the initial blocks of the fields ``names`` (default: all), with a trailing member axis in an ensemble.
 
     The values of a field come from an array of a Python program, from its expression, or from the file that the input names;
-    otherwise they are 0. Parameters and masks that are read come from their arrays. Solid cells are 0. Raises InputError, on
-    this process alone, if a file of the input cannot be read.
+    otherwise they are 0. Values on boundaries are those that the boundary conditions give. Parameters and masks that are
+    read come from their arrays. Solid cells are 0. Raises InputError, on this process alone, if a file of the input cannot
+    be read.
     """
     names = problem.fields if names is None else names
     grid, dtype = problem.config.grid, np.dtype(problem.config.numerics.precision)
@@ -49,13 +51,14 @@ def initial_blocks(
             each = list(np.moveaxis(values, -1, 0)) if problem.members else [values]
             for member, cells in zip(each, dry * len(each), strict=False):
                 member[cells] = 0
+            each = _at_walls(problem, name, each, ranges, known)
         elif name in problem.initial:
             each = [
                 numpy_evaluate.block_values(run.initial[name], grid, ranges, run.parameters, dtype, known)
                 for run in problem.members or (problem,)
             ]
         elif name in read:
-            each = [read[name]]
+            each = _at_walls(problem, name, [read[name]], ranges, known)
         else:
             each = [np.zeros([stop - start for start, stop in ranges], dtype)]
         if solid is not None and name not in problem.constant:
@@ -64,6 +67,49 @@ def initial_blocks(
         shared = problem.copies // len(each)  # members among which a block is shared
         blocks[name] = np.stack(each * shared, -1) if problem.members else each[0]
     return blocks
+
+
+def at_walls(
+    problem: Problem,
+    name: str,
+    block: np.ndarray,
+    ranges: Sequence[Range],
+    times: Sequence[float],
+    known: Mapping[Field, np.ndarray],
+) -> np.ndarray:
+    """Return the block of a field with the boundary values in place of its values on lower boundaries.
+
+    ``block`` has a trailing member axis in an ensemble. ``times`` are those of the members, or the one of a single run, and
+    ``known`` are the parameters that are arrays, of each member or of all. A field without values on boundaries is returned
+    as it is.
+    """
+    runs, grid = problem.members or (problem,), problem.config.grid
+    found = []
+    for number, (run, time) in enumerate(zip(runs, times, strict=True)):
+        values = block[..., number] if problem.members else block
+        tree = Placed(run.config, run.positions).at_walls(name, run.faces, time)
+        if tree == Field(name):
+            return block
+        each = {field: array[..., number] if array.ndim > grid.ndim else array for field, array in known.items()}
+        fields = {**each, Field(name): values}
+        found.append(numpy_evaluate.block_values(tree, grid, ranges, run.parameters, block.dtype, fields))
+    return np.stack(found, -1) if problem.members else found[0]
+
+
+def _at_walls(
+    problem: Problem,
+    name: str,
+    each: Sequence[np.ndarray],
+    ranges: Sequence[Range],
+    known: Mapping[Field, np.ndarray],
+) -> list[np.ndarray]:
+    """The blocks of a field at t = 0, of each member or of all, with the values of `at_walls`."""
+    if name not in problem.positions:
+        return [*each]
+    if not problem.members:
+        return [at_walls(problem, name, each[0], ranges, [0.0], known)]
+    whole = np.stack([*each] * (problem.copies // len(each)), -1)
+    return [*np.moveaxis(at_walls(problem, name, whole, ranges, [0.0] * problem.copies, known), -1, 0)]
 
 
 def solid_in_expression(problem: Problem, ranges: Sequence[Range]) -> list[np.ndarray]:

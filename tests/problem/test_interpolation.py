@@ -106,6 +106,23 @@ def test_beside_solid_cells_the_fluid_counts():
     assert found == pytest.approx({"free": 2.25, "beside": 3.5, "wall": 0.5})
 
 
+def test_a_mask_does_not_change_what_is_at_the_seam_of_a_periodic_axis():
+    def found(**mask):
+        problem = problem_of(
+            grid={"shape": [8]},
+            equation={"name": "heat"},
+            initial={"u": "2 + sin(pi*x/4)"},
+            diagnostics={"below": "at(u, 0.25)", "above": "at(u, 7.8)"},
+            numerics={"precision": "float64"},
+            **mask,
+        )
+        simulation = simulation_of(problem)
+        diagnosed = Diagnostics(problem.diagnostics, simulation.diagnosed, problem.parameters)
+        return diagnosed.evaluate(simulation.initial_fields(), 0.0)
+
+    assert found(mask={"solid": "abs(x - 4) < 1"}) == pytest.approx(found(), rel=1e-14)
+
+
 def pressure(n, order, source, places, end, dt, kernel="shift", f0=1.0, c=None):
     """p at places at time ``end`` in a square of side 6 around a point source."""
     problem = problem_of(
