@@ -76,7 +76,7 @@ class TangentRun:
                         simulation.dtype,
                         known,
                     )
-                found[name] = at_walls(problem, name, np.array(block), simulation.ranges, [0.0], known)
+                found[name] = at_walls(problem, name, np.array(block), simulation.ranges, [0.0])
             return found
 
         own = jax.tree.map(jnp.copy, dict(fields))

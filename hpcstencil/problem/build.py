@@ -139,7 +139,7 @@ def _alone(config: Config, contents: Mapping[str, ArrayContents], listed: Collec
     faces = of_taken(faces_of(config, model, placed.at_home(layers.trees, "equation"), layers.positions))
     rates, damping = placed.rates(taken(layers.trees), faces), placed.damping(taken(apart), faces)
     _check_numbers(config, model, rates)
-    refuse_jumps(config, faces, {**model.numbers, **model.samples})
+    refuse_jumps(config, faces, model.numbers)
     diagnostics = placed.diagnostics(taken(reduced))
     derived = {key: placed.derived(taken(each), key) for key, each in derived.items()}
     quantities = [tree for each in derived.values() for tree in each.values()]

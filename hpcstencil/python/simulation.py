@@ -48,7 +48,6 @@ from hpcstencil.simulation.solid_cells import solid_block
 from hpcstencil.simulation.start import at_start, compile_steps
 from hpcstencil.simulation.stepping import Stepping
 from hpcstencil.simulation.streams.stream import Stream
-from hpcstencil.symbolic.expressions import Field
 from hpcstencil.validation.errors import InputError, StoppedEarly
 from hpcstencil.validation.messages import at, unknown
 from hpcstencil.validation.schema import keys_of
@@ -552,8 +551,7 @@ class Simulation:
         problem, fields = simulation.problem, dict(stepping.state.fields)
         if name in problem.positions:
             clocks = stepping.state.members or (stepping.clock,) * problem.copies
-            known = {Field(each): simulation.block(fields[each]) for each in problem.given}
-            block = at_walls(problem, name, block, simulation.ranges, [clock.time for clock in clocks], known)
+            block = at_walls(problem, name, block, simulation.ranges, [clock.time for clock in clocks])
         if problem.mask is not None:
             solid = solid_block(simulation, fields)
             if problem.members:

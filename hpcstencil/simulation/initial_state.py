@@ -6,7 +6,7 @@ cells, in the run's dtype.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -51,14 +51,14 @@ def initial_blocks(
             each = list(np.moveaxis(values, -1, 0)) if problem.members else [values]
             for member, cells in zip(each, dry * len(each), strict=False):
                 member[cells] = 0
-            each = _at_walls(problem, name, each, ranges, known)
+            each = [*_at_walls(problem, name, each, ranges)]
         elif name in problem.initial:
             each = [
                 numpy_evaluate.block_values(run.initial[name], grid, ranges, run.parameters, dtype, known)
                 for run in problem.members or (problem,)
             ]
         elif name in read:
-            each = _at_walls(problem, name, [read[name]], ranges, known)
+            each = [*_at_walls(problem, name, [read[name]], ranges)]
         else:
             each = [np.zeros([stop - start for start, stop in ranges], dtype)]
         if solid is not None and name not in problem.constant:
@@ -75,13 +75,11 @@ def at_walls(
     block: np.ndarray,
     ranges: Sequence[Range],
     times: Sequence[float],
-    known: Mapping[Field, np.ndarray],
 ) -> np.ndarray:
     """Return the block of a field with the boundary values in place of its values on lower boundaries.
 
-    ``block`` has a trailing member axis in an ensemble. ``times`` are those of the members, or the one of a single run, and
-    ``known`` are the parameters that are arrays, of each member or of all. A field without values on boundaries is returned
-    as it is.
+    ``block`` has a trailing member axis in an ensemble. ``times`` are those of the members, or the one of a single run. A
+    field without values on boundaries is returned as it is.
     """
     runs, grid = problem.members or (problem,), problem.config.grid
     found = []
@@ -90,26 +88,19 @@ def at_walls(
         tree = Placed(run.config, run.positions).at_walls(name, run.faces, time)
         if tree == Field(name):
             return block
-        each = {field: array[..., number] if array.ndim > grid.ndim else array for field, array in known.items()}
-        fields = {**each, Field(name): values}
-        found.append(numpy_evaluate.block_values(tree, grid, ranges, run.parameters, block.dtype, fields))
+        own = {Field(name): values}
+        found.append(numpy_evaluate.block_values(tree, grid, ranges, run.parameters, block.dtype, own))
     return np.stack(found, -1) if problem.members else found[0]
 
 
-def _at_walls(
-    problem: Problem,
-    name: str,
-    each: Sequence[np.ndarray],
-    ranges: Sequence[Range],
-    known: Mapping[Field, np.ndarray],
-) -> list[np.ndarray]:
+def _at_walls(problem: Problem, name: str, each: Sequence[np.ndarray], ranges: Sequence[Range]) -> Sequence[np.ndarray]:
     """The blocks of a field at t = 0, of each member or of all, with the values of `at_walls`."""
     if name not in problem.positions:
-        return [*each]
+        return each
     if not problem.members:
-        return [at_walls(problem, name, each[0], ranges, [0.0], known)]
+        return [at_walls(problem, name, each[0], ranges, [0.0])]
     whole = np.stack([*each] * (problem.copies // len(each)), -1)
-    return [*np.moveaxis(at_walls(problem, name, whole, ranges, [0.0] * problem.copies, known), -1, 0)]
+    return [*np.moveaxis(at_walls(problem, name, whole, ranges, [0.0] * problem.copies), -1, 0)]
 
 
 def solid_in_expression(problem: Problem, ranges: Sequence[Range]) -> list[np.ndarray]:

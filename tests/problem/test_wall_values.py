@@ -60,17 +60,6 @@ def test_a_steep_ramp_is_no_jump(value):
     hs.Simulation({**CAVITY, "boundary": {"x": {"dirichlet": value}}}).close()
 
 
-def test_a_series_that_ends_before_the_run_jumps_to_0():
-    def basin(last):
-        equation = {"name": "shallow_water", "f": {"series": np.array([0.0, 1.0, last]), "dt": 0.1}}
-        boundary = {"x": {"neumann": 0.0}, "u": {"x": {"dirichlet": "f"}}}
-        return hs.Simulation({**BASIN, "equation": equation, "boundary": boundary})
-
-    basin(0.0).close()
-    with pytest.raises(hs.InputError, match=r"the value of u .* jumps from 0.5 to 0 at t = 0.2"):
-        basin(0.5)
-
-
 ASSIGNED = {
     "array": np.ones((9, 8)),
     "array with the upper wall": np.ones((10, 8)),

@@ -381,7 +381,7 @@ REFUSED = {
     "another block": (lambda sim: sim.local.__setitem__("u", np.zeros(3)), r'sim.local\["u"\]: expected the shape \(12, 9\)'),
     "no numbers": (lambda sim: sim.__setitem__("u", {"a": 1}), "expected real numbers, but got dict of object"),
     "not finite": (lambda sim: sim.__setitem__("u", lambda x, y: 0 * x + np.inf), r"got inf in cell \[0, 0\]"),
-    "log of a negative number": (lambda sim: sim.__setitem__("u", "log(-x - 1)"), r"expected finite .* got nan in cell \[0, 0\]"),
+    "a logarithm": (lambda sim: sim.__setitem__("u", "log(-x - 1)"), r"expected finite .* got nan in cell \[0, 0\]"),
     "a large product": (lambda sim: sim.__setitem__("u", "1e30*1e30*(x + 1)"), "expected finite numbers that float32 can hold"),
     "too large": (lambda sim: sim.__setitem__("u", 1e60), "expected finite numbers that float32 can hold"),
     "an unknown name": (lambda sim: sim.__setitem__("u", "q*x"), r"""sim\["u"\]: unknown name 'q'"""),
