@@ -624,6 +624,9 @@ CUSTOM_INPUTS = [
     ("equation.rhs.class=u", "equation.rhs.class", "rename"),
     ("equation.rhs." + 200 * "w" + "=u", "at most 100 of them", "www..."),
     ("initial.D=1", "initial.D: unknown field", "use u"),
+    ("initial.u=1/0", "initial.u: expected finite numbers", "inf"),
+    ("initial.u=x + 0/0*y", "initial.u: expected finite numbers", "nan"),
+    ("initial.u=9**9**9**9", "initial.u: expected finite numbers", "inf"),
 ]  # fmt: skip
 
 # ---- whole files; status 2 -------------------------------------------------------------------------------------------
@@ -817,6 +820,6 @@ PROCESSES = [
     ("run good.toml --restart missing.h5", 2, "missing.h5: no such file"),
     ("run good.toml --restart text.h5", 2, "text.h5: not an HDF5 file"),
     ("run good.toml --set initial={file='text.h5'}", 2, "initial.file", "text.h5: not an HDF5 file"),
-    ("run good.toml --set initial.u=log(-1)", 2, "initial.u: the initial state is not finite", "48 of 48 cells"),
+    ("run good.toml --set initial.u=log(-x - 1)", 2, "initial.u: the initial state is not finite", "48 of 48 cells"),
     ("run good.toml --set grid.shape=[1000000000,1000000000]", 4, "memory", "take a coarser grid"),
 ]

@@ -138,7 +138,7 @@ def _alone(config: Config, contents: Mapping[str, ArrayContents], listed: Collec
     placed = Placed(config, layers.positions)
     faces = of_taken(faces_of(config, model, placed.at_home(layers.trees, "equation"), layers.positions))
     rates, damping = placed.rates(taken(layers.trees), faces), placed.damping(taken(apart), faces)
-    _check_numbers(config, model, rates)
+    _check_numbers(config, model, rates, taken(initial))
     refuse_jumps(config, faces, model.numbers)
     diagnostics = placed.diagnostics(taken(reduced))
     derived = {key: placed.derived(taken(each), key) for key, each in derived.items()}
@@ -353,10 +353,14 @@ def _check_number(tree: Node, key: str, text: str, inside: bool) -> None:
         _check_number(child, key, text, inside)
 
 
-def _check_numbers(config: Config, model: Model, rates: Mapping[str, Node]) -> None:
-    """Raise InputError if a part of a right-hand side that is one number, such as 1/0, is not finite."""
+def _check_numbers(config: Config, model: Model, rates: Mapping[str, Node], initial: Mapping[str, Node]) -> None:
+    """Raise InputError if a part of a right-hand side or an initial expression that is one number, such as 1/0, is not
+    finite."""
     known = numpy_evaluate.by_node(model.numbers)
-    for name, tree in rates.items():
+    custom = config.equation.name == "custom"
+    trees = [(at("equation", "rhs", name) if custom else "equation", tree) for name, tree in rates.items()]
+    trees += [(at("initial", name), tree) for name, tree in initial.items()]
+    for key, tree in trees:
         pending, seen = [tree], set[int]()
         while pending:
             part = pending.pop()
@@ -369,7 +373,6 @@ def _check_numbers(config: Config, model: Model, rates: Mapping[str, Node]) -> N
             with np.errstate(all="ignore"):
                 value = numpy_evaluate.evaluate(part, values=known)
             if not np.isfinite(value):
-                key = at("equation", "rhs", name) if config.equation.name == "custom" else "equation"
                 raise InputError(
                     f"{key}: expected finite numbers, but a part of the expression is {value:g}; correct it"
                 )

@@ -349,7 +349,7 @@ class Simulation:
         if (every_steps is None) == (every is None):
             raise InputError("on: expected either every_steps or every; write for example @sim.on(every_steps=10)")
         if every_steps is not None and (
-            isinstance(every_steps, bool) or int(every_steps) != every_steps or every_steps < 1
+            isinstance(every_steps, bool) or not isinstance(every_steps, int | np.integer) or every_steps < 1
         ):
             raise InputError(f"on: expected a positive integer for every_steps, but got {every_steps!r}; change it")
         interval = None if every is None else _interval("on", every)
@@ -654,9 +654,11 @@ class Simulation:
         return self._stepping.simulation
 
     def _refuse_busy(self, method: str) -> None:
-        """Raise InputError if ``method`` is called in a callback, while steps are taken."""
+        """Raise InputError if ``method`` is called while steps are taken, in a callback or by another thread."""
         if self._busy:
-            raise InputError(f"{method}: cannot be called in a callback, while steps are taken; call it after them")
+            raise InputError(
+                f"{method}: cannot be called while steps are taken, in a callback or by another thread; call it after them"
+            )
 
     def _ready(self, method: str) -> Stepping:
         """The `Stepping` of this simulation. Raises InputError if the simulation is closed or is taking steps; ``method``

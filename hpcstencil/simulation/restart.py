@@ -10,7 +10,7 @@ from typing import Any
 
 from hpcstencil import __version__
 from hpcstencil.checkpoint.checkpoint import can_be_extended, newest_checkpoint, verify
-from hpcstencil.checkpoint.paths import checkpoint_path, list_checkpoints, step_of
+from hpcstencil.checkpoint.paths import list_checkpoints, step_of
 from hpcstencil.checkpoint.seal import Damaged
 from hpcstencil.config.provenance import allowed, differences
 from hpcstencil.config.reader import from_mapping
@@ -19,6 +19,7 @@ from hpcstencil.io.array_file import ArrayContents
 from hpcstencil.io.file_read import Contents, inspect
 from hpcstencil.io.hdf5_validation import json_attribute
 from hpcstencil.io.output_preparation import refuse_existing
+from hpcstencil.numerics.grid import AXES
 from hpcstencil.runtime.communicator import Communicator, agree, from_rank_0
 from hpcstencil.validation.errors import EnvironmentProblem, HpcstencilError, InputError
 from hpcstencil.validation.messages import at, shown
@@ -147,7 +148,7 @@ def _refuse_output(path: Path) -> None:
     if kind != "output":
         return
     known = list_checkpoints(path)
-    example = known[0].name if known else checkpoint_path(path, 7500).name
+    example = known[0].name if known else f"{path.stem}.checkpoint.STEP.h5"
     raise InputError(
         f"{path}: expected a checkpoint, such as {example}, but got an output file; "
         + ("give that one" if known else "give a checkpoint of this run, which has none here")
@@ -257,6 +258,15 @@ def _origin(contents: Contents, path: Path) -> Config:
     return from_mapping(parse(contents.input, f"{path}, its attribute 'input'"), path.parent)
 
 
+def _settable(key: str) -> str:
+    """The KEY=VALUE with which --set changes a key. A condition of an axis is set as a whole table."""
+    parts = key.split(".")
+    axis = next((n for n, part in enumerate(parts) if part in AXES), None)
+    if parts[0] != "boundary" or axis is None:
+        return f"{key}=..."
+    return f"'{'.'.join(parts[: axis + 1])}={{...}}' with all its conditions"
+
+
 def _values(before: Any, now: Any) -> str:
     """The two values of a key for a message; "" if the key is missing in one of the inputs."""
     return "" if before is None or now is None else f", {shown(before)} instead of {shown(now)}"
@@ -298,7 +308,7 @@ def continued(
             remedy = (
                 f"keep its grid of {' x '.join(map(str, origin.grid.shape))} cells"
                 if key.startswith("grid.")
-                else f"if that is intended, use --set {key}=..."
+                else f"if that is intended, use --set {_settable(key)}"
             )
             raise InputError(f"{key}: {path} was made with another value{_values(*changed[key])}; {remedy}")
         for key, found in arrays.items():

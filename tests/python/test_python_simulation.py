@@ -348,9 +348,9 @@ def test_an_exception_of_a_callback_reaches_the_caller():
 
         @sim.on(every_steps=4)
         def fail(here):
-            with pytest.raises(hs.InputError, match="step: cannot be called in a callback"):
+            with pytest.raises(hs.InputError, match="step: cannot be called while steps are taken"):
                 here.step()
-            with pytest.raises(hs.InputError, match="close: cannot be called in a callback"):
+            with pytest.raises(hs.InputError, match="close: cannot be called while steps are taken"):
                 here.close()
             raise LookupError("enough")
 

@@ -80,7 +80,7 @@ def test_the_state_is_all_there_is(part):
 
 
 @pytest.mark.parametrize(
-    "checkpoints, example", [(["000000000010"], "000000000010"), ([], "000000007500")], ids=["with", "without"]
+    "checkpoints, example", [(["000000000010"], "000000000010"), ([], "STEP")], ids=["with", "without"]
 )
 def test_an_output_given_as_a_checkpoint_is_refused_with_an_example(tmp_path, checkpoints, example):
     config = problem_of(grid=GRID, equation=CUSTOM, time={"end": 1.0, "dt": 1e-4}).config
@@ -136,3 +136,14 @@ def test_the_memory_of_a_wider_layer_goes_on(tmp_path):
         with h5py.File(path) as file:
             ends[kernel] = file["u"][-1]
     assert np.allclose(ends["native"], ends["shift"], rtol=0, atol=1e-12)
+
+
+def test_the_advice_about_a_changed_boundary_works(tmp_path):
+    given = {"grid": {"shape": [16, 12]}, "equation": {"name": "heat"}, "time": {"end": 1.0, "dt": 0.1}}
+    given |= {"initial": {"u": "x"}, "boundary": {"x": {"neumann": 0.0}}}
+    begun = file_of(tmp_path / "run.h5", {**given, "checkpoint": {"every_steps": 4}})
+    later = {**given, "boundary": {"x": {"neumann": 0.5}}}
+    restart = {"restart": list_checkpoints(begun)[0]}
+    with pytest.raises(InputError, match=r"use --set 'boundary\.x=\{\.\.\.\}' with all its conditions"):
+        file_of(tmp_path / "later.h5", later, **restart)
+    file_of(tmp_path / "later.h5", later, overrides=("boundary.x={neumann=0.5}",), **restart)
