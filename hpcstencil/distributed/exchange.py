@@ -74,8 +74,24 @@ class Exchange(Protocol):
         """Free the communicator and the messages that this exchange has made for itself. It is not used afterwards."""
 
 
+class InCompiledCode:
+    """The common part of exchanges that happen inside compiled code: nothing precedes it, is measured or is to be freed."""
+
+    name = ""
+    fused = True
+
+    def outside(self, widths: Sequence[int], strips_along: Callable[[int], StripsOf]) -> Callable[[Fields], Outer]:
+        return nothing
+
+    def waited(self) -> float | None:
+        return None
+
+    def free(self) -> None:
+        return None
+
+
 @dataclass(frozen=True)
-class OwnStrips:
+class OwnStrips(InCompiledCode):
     """Wraps a block around onto itself: its own strips become its ghost cells, and nothing is exchanged.
 
     This is correct for a single block, which is its own periodic neighbour. Benchmarks also use it to time steps without
@@ -83,47 +99,25 @@ class OwnStrips:
     """
 
     topology: Topology
-    name = ""
-    fused = True
 
     def along(self, axis: int, first: jax.Array, last: jax.Array, outer: Outer) -> Ghosts:
         return of_neighbours(self.topology, axis, last, first)
 
-    def outside(self, widths: Sequence[int], strips_along: Callable[[int], StripsOf]) -> Callable[[Fields], Outer]:
-        return nothing
-
-    def waited(self) -> float | None:
-        return None
-
-    def free(self) -> None:
-        return None
-
 
 @dataclass(frozen=True)
-class BetweenDevices:
+class BetweenDevices(InCompiledCode):
     """The exchange of one process with several devices, by `lax.ppermute`."""
 
     topology: Topology
-    name = ""
-    fused = True
 
     def along(self, axis: int, first: jax.Array, last: jax.Array, outer: Outer) -> Ghosts:
         if self.topology.devices[axis] == 1:
             return of_neighbours(self.topology, axis, last, first)
         return of_devices(self.topology, axis, first, last)
 
-    def outside(self, widths: Sequence[int], strips_along: Callable[[int], StripsOf]) -> Callable[[Fields], Outer]:
-        return nothing
-
-    def waited(self) -> float | None:
-        return None
-
-    def free(self) -> None:
-        return None
-
 
 @dataclass(frozen=True)
-class Mpi4jax:
+class Mpi4jax(InCompiledCode):
     """The exchange between processes with one device each, by mpi4jax inside compiled code.
 
     All fields share one message per direction. ``communicator`` is an mpi4py communicator that is used for nothing else.
@@ -132,7 +126,6 @@ class Mpi4jax:
     topology: Topology
     communicator: Any
     name = "mpi4jax"
-    fused = True
 
     def along(self, axis: int, first: jax.Array, last: jax.Array, outer: Outer) -> Ghosts:
         if self.topology.processes[axis] == 1:
@@ -155,15 +148,6 @@ class Mpi4jax:
         if target is not None:
             mpi4jax.send(strip, dest=target, tag=tag, comm=comm)
         return mpi4jax.recv(strip, source=source, tag=tag, comm=comm) if source is not None else None
-
-    def outside(self, widths: Sequence[int], strips_along: Callable[[int], StripsOf]) -> Callable[[Fields], Outer]:
-        return nothing
-
-    def waited(self) -> float | None:
-        return None
-
-    def free(self) -> None:
-        return None
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,5 @@
-"""A kind of exchange of one's own is a class and a line in a table; a kind that nobody knows is an error."""
+"""A new kind of exchange is a class and a line in a table; an unknown kind is an error."""
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -8,7 +7,7 @@ import numpy as np
 import pytest
 from support import problem_of, simulation_of, stepped
 
-from hpcstencil.distributed.exchange import BETWEEN_PROCESSES, Ghosts, Mpi4jax, Outer, StripsOf, nothing
+from hpcstencil.distributed.exchange import BETWEEN_PROCESSES, Ghosts, InCompiledCode, Mpi4jax, Outer
 from hpcstencil.numerics.topology import Topology
 from hpcstencil.runtime.communicator import connect, from_rank_0
 from hpcstencil.validation.errors import InputError
@@ -19,26 +18,16 @@ sent_bytes: dict[int, int] = {}  # axis -> bytes of the strips of one exchange
 
 
 @dataclass(frozen=True)
-class Counted:
+class Counted(InCompiledCode):
     """Messages whose bytes are counted when an exchange is compiled."""
 
     topology: Topology
     communicator: Any
     name = "counted messages"
-    fused = True
 
     def along(self, axis: int, first: Any, last: Any, outer: Outer) -> Ghosts:
         sent_bytes[axis] = (first.size + last.size) * first.dtype.itemsize
         return Mpi4jax(self.topology, self.communicator).along(axis, first, last, outer)
-
-    def outside(self, widths: Sequence[int], strips_along: Callable[[int], StripsOf]) -> Callable[[Any], Outer]:
-        return nothing
-
-    def waited(self) -> float | None:
-        return None
-
-    def free(self) -> None:
-        return None
 
 
 @pytest.fixture(scope="module")
