@@ -30,7 +30,7 @@ from hpcstencil.simulation.simulation import Simulation
 from hpcstencil.validation.errors import NumericsError
 
 # Cached properties of a sweep that all members share.
-SHARED = ("copied", "with_added", "reductions", "sums_of_hats", "free", "first_slopes", "injections")
+SHARED = ("copied", "with_added", "numbers", "arrays", "sums_of_hats", "free", "first_slopes", "injections")
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from hpcstencil.distributed.device_grid import Body
 from hpcstencil.distributed.halo import Fields
 from hpcstencil.gradient.samples import Samples
 from hpcstencil.gradient.stored_states import InMemory, OnDisk, States
-from hpcstencil.gradient.sweep_hooks import NO_HOOKS, UNLIMITED, Parts, SweepHooks, SweepPosition
+from hpcstencil.gradient.sweep_hooks import NO_HOOKS, UNLIMITED, SweepHooks, SweepPosition
 from hpcstencil.numerics.schedule import StepRange
 from hpcstencil.simulation.diagnostics import Diagnostics
 from hpcstencil.simulation.simulation import Simulation
@@ -65,6 +65,21 @@ class Term:
     value: float
     cotangents: Fields
     direct: Mapping[str, float]
+
+
+@dataclass
+class Progress:
+    """The variables of a sweep.
+
+    ``constant`` are the fields that no step changes. ``cotangents``, ``parts`` and ``series`` are those of `SweepPosition`, and
+    ``recorder`` records samples while the run is taken forwards; None after that.
+    """
+
+    constant: Fields
+    cotangents: Fields
+    parts: list[tuple[float, Mapping[str, float]]]
+    series: dict[str, np.ndarray]
+    recorder: Samples | None
 
 
 @dataclass(frozen=True)
@@ -157,15 +172,17 @@ class Sweep:
         return Spare(self.copied, self.forward.device_grid.devices.several)
 
     @cached_property
-    def reductions(self) -> Mapping[bool, tuple[list[Unknown], Reductions]]:
-        """The unknowns that are numbers (True) and the others, and the reductions of their gradients per cell.
+    def numbers(self) -> tuple[list[Unknown], Reductions]:
+        """The unknowns that are numbers, and the reductions of their gradients per cell, whose sums are the gradients."""
+        return self._with_reductions([one for one in self.adjoint.unknowns if one.kind == "number"])
 
-        The sums are the gradients with respect to numbers.
-        """
-        unknowns = [one for one in self.adjoint.unknowns if one.kind != "series"]
-        parts = {number: [one for one in unknowns if (one.kind == "number") == number] for number in (True, False)}
-        of = self.backward.steps.reductions
-        return {number: (part, of({}, [Field(one.field) for one in part])) for number, part in parts.items()}
+    @cached_property
+    def arrays(self) -> tuple[list[Unknown], Reductions]:
+        """The unknowns with a value per cell, and the reductions of their gradients."""
+        return self._with_reductions([one for one in self.adjoint.unknowns if one.kind in ("initial", "array")])
+
+    def _with_reductions(self, unknowns: list[Unknown]) -> tuple[list[Unknown], Reductions]:
+        return unknowns, self.backward.steps.reductions({}, [Field(one.field) for one in unknowns])
 
     @cached_property
     def sums_of_hats(self) -> Mapping[str, Reductions]:
@@ -199,65 +216,83 @@ class Sweep:
 
     def swept(self, fields: Fields, stored: States, states: int, hooks: SweepHooks) -> Result:
         """Return the result of a sweep with these ``stored`` states, as `__call__`."""
-        free = self.free
-        constant = free.copied({name: array for name, array in fields.items() if name not in self.changing})
         at = hooks.start or SweepPosition(self.steps)
-        recorder = self.begin_samples(fields, stored, at)
-        numbers, cotangents = list(at.parts), dict(at.cotangents)
         series = {key: np.zeros(len(hats.series.values)) for key, hats in self.adjoint.hats.items()}
         series |= {key: values.copy() for key, values in at.series.items()}
+        constant = self.free.copied({name: array for name, array in fields.items() if name not in self.changing})
+        recorder = self.begin_samples(fields, stored, at)
+        progress = Progress(constant, dict(at.cotangents), list(at.parts), series, recorder)
         groups = self.groups_to(at.step, stored.steps)
         starts = [0, *itertools.accumulate(group.count for group in groups)]
         for action in self.actions(starts, stored.steps, states):
             if isinstance(action, Advance):
-                first, last = starts[action.first], starts[action.last]
-                found = self.kept_and_taken(stored.kept(first), constant, first, last, free, hooks, recorder)
-                constant = {name: found[name] for name in constant}
-                after = {name: found[name] for name in self.changing}
-                if action.last < len(groups):
-                    recorded = recorder.drain() if recorder is not None and self.stored is not None else None
-                    stored.add(last, after, self.run.time_of(last), recorded)
-                else:
-                    numbers += [(value, {}) for value in self.sampled_values(recorder)]
-                    added, recorder = self.terms(found, self.steps), None
-                    free.add(after)
-                    cotangents = dict(added[0].cotangents) if added else {}
-                    absent = {name: 0.0 for name in self.adjoint.reverse_rhs if name not in cotangents}
-                    cotangents |= free.filled(absent, found[self.changing[0]])
-                    cotangents = self.with_terms(self.with_sample(cotangents, self.steps), added[1:])
-                    numbers += [(term.value, term.direct) for term in added]
-                continue
-            start, group = starts[action.step], groups[action.step]
-            state = Fields()
-            if self.adjoint.needs_states:
-                state = stored.removed(start) if start else free.copied(stored.kept(0))
-            added = self.terms({**state, **constant}, start)
-            cotangents = self.completed(cotangents, start, series)
-            for part in self.parts(group, hooks):
-                step = start + part.first - group.first
-                with hooks.call(part.count):
-                    found = self.reversed({**state, **constant}, cotangents, part, step, free)
-                constant, cotangents = ({name: found[name] for name in each} for each in (constant, cotangents))
-                if step > start:
-                    hooks.moved(self.position(step, cotangents, numbers, series))
-            if not self.injected:
-                cotangents = self.with_sample(cotangents, start)
-            cotangents = self.with_terms(cotangents, added)
-            numbers += [(term.value, term.direct) for term in added]
-            free.add({name: found[name] for name in state})
-            hooks.moved(self.position(start, cotangents, numbers, series))
-        value = math.fsum(value for value, _ in numbers)
-        direct = {name: math.fsum(each.get(name, 0.0) for _, each in numbers) for name in self.adjoint.direct}
-        cotangents = self.completed(self.at_start(cotangents, {**stored.kept(0), **constant}), -1, series)
-        result = self.result(value, cotangents, direct, series)
+                is_end = action.last == len(groups)
+                self.advance(progress, starts[action.first], starts[action.last], is_end, stored, hooks)
+            else:
+                self.reverse(progress, groups[action.step], starts[action.step], stored, hooks)
+        return self.ended(progress, stored.kept(0))
+
+    def advance(
+        self, progress: Progress, first: int, last: int, is_end: bool, stored: States, hooks: SweepHooks
+    ) -> None:
+        """Take the steps from number ``first`` to ``last``, and store the state after them; add its terms at the end."""
+        recorder = progress.recorder
+        found = self.kept_and_taken(stored.kept(first), progress.constant, first, last, self.free, hooks, recorder)
+        progress.constant = {name: found[name] for name in progress.constant}
+        after = {name: found[name] for name in self.changing}
+        if not is_end:
+            recorded = recorder.drain() if recorder is not None and self.stored is not None else None
+            stored.add(last, after, self.run.time_of(last), recorded)
+            return
+        progress.parts += [(value, {}) for value in self.sampled_values(recorder)]
+        added, progress.recorder = self.terms(found, self.steps), None
+        self.free.add(after)
+        cotangents = dict(added[0].cotangents) if added else {}
+        absent = {name: 0.0 for name in self.adjoint.reverse_rhs if name not in cotangents}
+        cotangents |= self.free.filled(absent, found[self.changing[0]])
+        progress.cotangents = self.with_terms(self.with_sample(cotangents, self.steps), added[1:])
+        progress.parts += [(term.value, term.direct) for term in added]
+
+    def reverse(self, progress: Progress, group: StepRange, start: int, stored: States, hooks: SweepHooks) -> None:
+        """Reverse a group of steps, the first of which has the number ``start``, and add the terms of the state before it."""
+        state = Fields()
+        if self.adjoint.needs_states:
+            state = stored.removed(start) if start else self.free.copied(stored.kept(0))
+        added = self.terms({**state, **progress.constant}, start)
+        progress.cotangents = self.completed(progress.cotangents, start, progress.series)
+        found = Fields()
+        for part in self.parts(group, hooks):
+            step = start + part.first - group.first
+            with hooks.call(part.count):
+                found = self.reversed({**state, **progress.constant}, progress.cotangents, part, step, self.free)
+            progress.constant = {name: found[name] for name in progress.constant}
+            progress.cotangents = {name: found[name] for name in progress.cotangents}
+            if step > start:
+                hooks.moved(self.position(step, progress))
+        if not self.injected:
+            progress.cotangents = self.with_sample(progress.cotangents, start)
+        progress.cotangents = self.with_terms(progress.cotangents, added)
+        progress.parts += [(term.value, term.direct) for term in added]
+        self.free.add({name: found[name] for name in state})
+        hooks.moved(self.position(start, progress))
+
+    def ended(self, progress: Progress, first: Fields) -> Result:
+        """Return the result of a sweep that has reversed all steps. ``first`` are the changing fields at t = 0."""
+        value = math.fsum(value for value, _ in progress.parts)
+        direct = {name: math.fsum(each.get(name, 0.0) for _, each in progress.parts) for name in self.adjoint.direct}
+        cotangents = self.at_start(progress.cotangents, {**first, **progress.constant})
+        cotangents = self.completed(cotangents, -1, progress.series)
+        result = self.result(value, cotangents, direct, progress.series)
         returned = {one.field for one in self.adjoint.unknowns if one.key in result.arrays}
-        free.add({**constant, **{name: array for name, array in cotangents.items() if name not in returned}})
-        free.trim()
+        left = {name: array for name, array in cotangents.items() if name not in returned}
+        self.free.add({**progress.constant, **left})
+        self.free.trim()
         return result
 
-    def position(self, step: int, cotangents: Fields, parts: Parts, series: Mapping[str, np.ndarray]) -> SweepPosition:
-        """The position from which all steps have been reversed, see `SweepPosition`."""
-        return SweepPosition(step, cotangents, parts, series, None if self.samples is None else self.samples.slopes)
+    def position(self, step: int, progress: Progress) -> SweepPosition:
+        """The position from which all steps have been reversed."""
+        slopes = None if self.samples is None else self.samples.slopes
+        return SweepPosition(step, progress.cotangents, progress.parts, progress.series, slopes)
 
     def begin_samples(self, fields: Fields, stored: States, at: SweepPosition) -> Samples | None:
         """Return the receivers if they are to record while the run is taken forwards; None in a sweep that continues.
@@ -514,8 +549,8 @@ class Sweep:
         self, value: float, cotangents: Fields, direct: Mapping[str, float], series: Mapping[str, np.ndarray]
     ) -> Result:
         """Return the result of a sweep with these derivatives at t = 0, by field of the adjoint problem, and ``series``."""
-        parameters, (of_numbers, reductions) = self.forward.problem.parameters, self.reductions[True]
-        of_fields, others = self.reductions[False]
+        parameters = self.forward.problem.parameters
+        (of_numbers, reductions), (of_fields, others) = self.numbers, self.arrays
         fields = {one.field: cotangents[one.field] for one in (*of_numbers, *of_fields)}
         largest = self.largest([one.key for one in of_numbers], reductions, fields)
         totals = reductions.sums(fields, parameters, 0.0, largest)
