@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 from gradients import several_at_once, sweep_of
 
+from hpcstencil.backends.native.backend import require_same_code
 from hpcstencil.runtime.communicator import connect, from_rank_0
 from hpcstencil.runtime.launcher import environment_size
+from hpcstencil.validation.errors import EnvironmentProblem
 
 pytestmark = [pytest.mark.mpi, pytest.mark.optimized]
 
@@ -174,6 +176,14 @@ def test_every_decomposition_gives_the_same_gradient(communicator, row, objectiv
         index = tuple(slice(*r) for r in sweep.forward.ranges)
         for key, block in others[2].items():
             assert block.tobytes() == np.ascontiguousarray(whole[key][index]).tobytes(), (key, devices)
+
+
+@pytest.mark.parametrize("processes", [pytest.param(2, marks=() if environment_size() == 2 else pytest.mark.long)])
+def test_processes_with_different_programs_are_refused(communicator, processes):
+    require_same_code(7, communicator)
+    if communicator.size > 1:
+        with pytest.raises(EnvironmentProblem, match="expected the same native code on all processes"):
+            require_same_code(7 + communicator.rank, communicator)
 
 
 @pytest.mark.parametrize("processes", [pytest.param(2, marks=() if environment_size() == 2 else pytest.mark.long)])

@@ -27,6 +27,7 @@ from hpcstencil.runtime.communicator import Communicator
 from hpcstencil.runtime.threads import crowding, threads_for
 from hpcstencil.symbolic.expressions import Field, Node
 from hpcstencil.symbolic.stencil_reach import Needs
+from hpcstencil.validation.errors import EnvironmentProblem
 
 if TYPE_CHECKING:
     import jax
@@ -180,6 +181,8 @@ class LoweredToNative:
         code = native(
             self.program, threads_for(device_grid.topology.device_count), plan.steps_per_exchange, blocks, members
         )
+        if not plan.steps_per_exchange:
+            require_same_code(code.number, communicator)
         widths = device_grid.widths_of(plan.reach)
         alone = bool(blocks) or not any(widths)
         measures_fields_only = all(isinstance(tree, Field) for tree in problem.measured.values())
@@ -241,4 +244,17 @@ class LoweredToNative:
             attempt_of_member=None
             if any(widths) or not plan.steps_per_exchange
             else lambda: attempt_in_a_call(replace(code, members=0), device_grid, widths, array.norm),
+        )
+
+
+def require_same_code(number: int, communicator: Communicator) -> None:
+    """Raise EnvironmentProblem, on all processes, unless all have the program with this number. Collective.
+
+    Processes that exchange arrays between the passes of a step refer to them by their numbers in the program.
+    """
+    largest, least = communicator.maximum(np.array([number, -number]))
+    if largest != -least:
+        raise EnvironmentProblem(
+            "numerics.kernel: expected the same native code on all processes, but it differs; run with numerics.kernel = "
+            '"shift", and report this input as a bug'
         )
