@@ -135,7 +135,8 @@ def test_a_field_on_faces_begins_from_a_file_with_all_of_them(tmp_path):
     tables = {**BASIN, "initial": {"file": str(tmp_path / "start.h5")}}
     simulation = simulation_of(problem_of(**tables))
     fields = simulation.get(simulation.initial_fields(), "huv")
-    assert np.array_equal(fields["u"], given["u"][:-1]) and np.array_equal(fields["v"], given["v"][:, :-1])
+    assert np.array_equal(fields["u"][1:], given["u"][1:-1]) and np.array_equal(fields["v"][:, 1:], given["v"][:, 1:-1])
+    assert not fields["u"][0].any() and not fields["v"][:, 0].any()  # the walls are closed
     with h5py.File(tmp_path / "start.h5", "r+") as file:
         del file["u"]
         file["u"] = given["u"][:-1]
