@@ -12,7 +12,7 @@ import numpy as np
 from hpcstencil.adjoint.problem import Unknown
 from hpcstencil.config.settings import FitConfig
 from hpcstencil.numerics.topology import Topology
-from hpcstencil.problem.build import initial_expression
+from hpcstencil.problem.build import expression_of_field
 from hpcstencil.problem.problem import Problem
 from hpcstencil.symbolic.expressions import Node, Parameter, walk
 from hpcstencil.validation.errors import InputError
@@ -68,7 +68,7 @@ def _limits(problem: Problem, one: Unknown, fit: FitConfig) -> Limits:
         if one.key not in given:
             return None
         key = at("fit", table, one.key)
-        found = initial_expression(problem, one.name, expression_text(given[one.key]), key)
+        found = expression_of_field(problem, one.name, expression_text(given[one.key]), key)
         for part in walk(found) if problem.members else ():
             if isinstance(part, Parameter) and np.ndim(problem.parameters[part.name]):
                 raise InputError(

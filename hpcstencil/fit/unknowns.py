@@ -16,7 +16,9 @@ from hpcstencil.gradient.members import SHARED, Members
 from hpcstencil.gradient.reuse_compiled import SweepFor
 from hpcstencil.gradient.sweep import Result, Sweep
 from hpcstencil.numerics.topology import Range
+from hpcstencil.simulation.initial_state import lower_walls
 from hpcstencil.simulation.simulation import Simulation
+from hpcstencil.simulation.solid_cells import solid_block
 from hpcstencil.symbolic import numpy_evaluate
 from hpcstencil.symbolic.expressions import PARAMETER_FIELD, Node
 from hpcstencil.validation.errors import NumericsError
@@ -114,6 +116,9 @@ def box_of(members: Members, start: Vector, limits: Mapping[str, Limits]) -> Box
         upper[key] = block(key, one.upper, np.inf)
         frozen[key] = np.asarray(block(key, one.frozen, 0.0)) != 0
     for key, x in start.items():
+        given = _is_given(members, *unknowns[key])
+        if given is not None:
+            lower[key], upper[key] = np.where(given, -np.inf, lower[key]), np.where(given, np.inf, upper[key])
         for table, violated in (("lower", ~(x >= lower[key])), ("upper", ~(x <= upper[key]))):
             count = int(np.count_nonzero(violated & ~frozen[key]))
             if key not in series:
@@ -123,6 +128,20 @@ def box_of(members: Members, start: Vector, limits: Mapping[str, Limits]) -> Box
                 raise outside(table, unknowns[key][0].key, "its values", f"{count} {what} in which it is not")
     scale = {key: one.scale or _size(forward, start[key]) or 1.0 for key, one in limits.items()}
     return Box(lower, upper, scale, frozen)
+
+
+def _is_given(members: Members, one: Unknown, number: int) -> np.ndarray | None:
+    """In which cells of this process's block the value of an unknown has no effect, and so no bounds; None in none.
+
+    These are solid cells, and faces on a boundary, whose condition gives the value.
+    """
+    forward = members.sweeps[number].forward
+    problem = forward.problem
+    if one.kind not in ("initial", "array"):
+        return None
+    if problem.mask is not None:
+        return solid_block(forward, forward.initial_fields()) != 0
+    return lower_walls(problem, one.name, forward.ranges) if one.name in problem.positions else None
 
 
 def _size(forward: Simulation, values: Any) -> float:

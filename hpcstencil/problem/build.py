@@ -246,11 +246,25 @@ def initial_expression(problem: Problem, name: str, text: str, key: str) -> Node
     Returns the tree at the position of the field, with 0 in solid cells. Raises InputError, whose message begins with
     ``key``, if the text is malformed or uses a parameter that is an array or a time series.
     """
+    tree = _expression_of_cells(problem, text, key)
+    placed = Placed(problem.config, problem.positions).initial({name: tree}, problem.faces)
+    return masked_initial(problem.mask, placed)[name]
+
+
+def expression_of_field(problem: Problem, name: str, text: str, key: str) -> Node:
+    """Parse an expression with a value for each cell of the field or array ``name``, such as a bound.
+
+    Unlike `initial_expression`, it also holds in solid cells and on boundaries. Raises the same errors.
+    """
+    tree = _expression_of_cells(problem, text, key)
+    return Placed(problem.config, problem.positions).at_home({name: tree}, key)[name]
+
+
+def _expression_of_cells(problem: Problem, text: str, key: str) -> Node:
     tree = parse(text, _initial_scope(problem.config, problem.symbols), key)
     refuse_files(tree, key, "give an array")
     refuse_series(tree, key, "give a number")
-    placed = Placed(problem.config, problem.positions).initial({name: tree}, problem.faces)
-    return masked_initial(problem.mask, placed)[name]
+    return tree
 
 
 def _method(config: Config, model: Model) -> Method:

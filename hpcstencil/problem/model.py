@@ -298,18 +298,17 @@ def _refuse_taken(stencils: Iterable[str], names: Collection[str]) -> None:
 
 def _refuse_unused(config: Config, custom: bool, trees: Sequence[Node], symbols: Mapping[str, Node]) -> None:
     """Raise InputError for a parameter in the input that has no effect, which must be a mistake."""
-    if custom:
-        texts = [*config.equation.rhs.values(), *config.initial.expressions.values()]
-        texts += [*config.diagnostics.expressions.values(), *config.objective.expressions.values()]
-        texts += config.boundary.texts()
-        texts += [text for stream in config.output.streams.values() for text in stream.expressions.values()]
-        texts += [probe.expression for probe in config.probes.values() if probe.expression]
-        texts += [] if config.mask is None else [config.mask.solid, str(config.mask.surface)]
-        files = config.equation.arrays
-        texts += [v for name, v in config.equation.parameters.items() if isinstance(v, str) and name not in files]
-        used = parameters_used(texts)
-    else:
-        used = {part.name for tree in trees for part in walk(tree) if isinstance(part, Parameter)}
+    texts = [*config.equation.rhs.values(), *config.initial.expressions.values()]
+    texts += [*config.diagnostics.expressions.values(), *config.objective.expressions.values()]
+    texts += config.boundary.texts()
+    texts += [text for stream in config.output.streams.values() for text in stream.expressions.values()]
+    texts += [probe.expression for probe in config.probes.values() if probe.expression]
+    texts += [] if config.mask is None else [config.mask.solid, str(config.mask.surface)]
+    files = config.equation.arrays
+    texts += [v for name, v in config.equation.parameters.items() if isinstance(v, str) and name not in files]
+    used = parameters_used(texts)
+    if not custom:
+        used = {*used, *(part.name for tree in trees for part in walk(tree) if isinstance(part, Parameter))}
         used |= {name for name, tree in symbols.items() if not isinstance(tree, Parameter)}
     axes = f"{config.grid.ndim} axes ({' x '.join(map(str, config.grid.shape))} cells)"
     for name in (*config.equation.parameters, *config.equation.series):

@@ -18,7 +18,7 @@ from hpcstencil.problem.problem import Problem
 from hpcstencil.problem.solid_mask import SOLID
 from hpcstencil.problem.staggered_terms import Placed
 from hpcstencil.symbolic import numpy_evaluate
-from hpcstencil.symbolic.expressions import Field
+from hpcstencil.symbolic.expressions import Constant, Field
 from hpcstencil.validation.errors import InputError
 
 
@@ -91,6 +91,13 @@ def at_walls(
         own = {Field(name): values}
         found.append(numpy_evaluate.block_values(tree, grid, ranges, run.parameters, block.dtype, own))
     return np.stack(found, -1) if problem.members else found[0]
+
+
+def lower_walls(problem: Problem, name: str, ranges: Sequence[Range]) -> np.ndarray:
+    """Return whether the values of a field in a block lie on lower boundaries: bool, in the shape of the block."""
+    placed = Placed(problem.config, problem.positions)
+    tree = placed.with_walls({name: Constant(0.0)}, problem.faces, lambda value: Constant(1.0))[name]
+    return numpy_evaluate.block_values(tree, problem.config.grid, ranges, {}, np.dtype(bool))
 
 
 def _at_walls(problem: Problem, name: str, each: Sequence[np.ndarray], ranges: Sequence[Range]) -> Sequence[np.ndarray]:

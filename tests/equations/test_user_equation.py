@@ -118,3 +118,11 @@ def test_a_class_without_rates_needs_a_step(tmp_path):
 def test_unknown_parameters_are_refused(tmp_path):
     with pytest.raises(InputError, match=r"equation\.d: .*has no such parameter; did you mean 'D'"):
         problem(tmp_path, HEAT, parameters={"d": 1.0})
+
+
+def test_a_parameter_may_be_used_only_beside_the_equation(tmp_path):
+    text = HEAT.replace('{"D": 1.0}', '{"D": 1.0, "g": 0.5}')
+    made = problem(tmp_path, text, parameters={"g": 2.0}, initial={"u": "x*g"}, boundary={"x": {"dirichlet": "g*t"}})
+    assert made.parameters["g"] == 2.0
+    with pytest.raises(InputError, match="equation.g: it has no effect on a grid with 2 axes"):
+        problem(tmp_path, text, parameters={"g": 2.0})

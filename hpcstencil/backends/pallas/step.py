@@ -260,7 +260,7 @@ class Stepping:
         given: dict[str, Any] = {
             "dt": one(dt),
             "times": {j: one(slopes.time) for j, slopes in fresh.items()},
-            "arrays": at_hand | {j: self.with_inner(plans[j], read[j], slopes.time) for j, slopes in fresh.items()},
+            "arrays": at_hand | {j: self.with_inner(plans[j], read[j], slopes.time, dt) for j, slopes in fresh.items()},
             "kept": kept,
             "before": before,
             "weights": weights,
@@ -322,7 +322,7 @@ class Stepping:
             for (start, stop), w, (low, high) in zip(grid.interior, grid.widths(left), grid.sides, strict=True)
         )
 
-    def with_inner(self, plan: Passes, y: Values, time: ArrayLike) -> dict[str, Value]:
+    def with_inner(self, plan: Passes, y: Values, time: ArrayLike, dt: ArrayLike) -> dict[str, Value]:
         """Return the fields ``y`` and the inner results that a plan needs, by name.
 
         Inner results are computed level by level of nesting. At each level, one kernel computes all those that cover the
@@ -334,11 +334,11 @@ class Stepping:
             together: dict[Windows, dict[str, Node]] = {}
             for name, tree in level.items():
                 together.setdefault(shared(self.evaluable([plan.operands[name]], y)), {})[name] = tree
-            given = {"arrays": dict(arrays), "time": one(time)}
+            given = {"arrays": dict(arrays), "time": one(time), "dt": one(dt)}
             for region, trees in together.items():
 
                 def body(given: Any, see: See, trees: Mapping[str, Node] = trees) -> Any:
-                    cells = see(given["arrays"], plan.operands, given["time"][0], None)
+                    cells = see(given["arrays"], plan.operands, given["time"][0], given["dt"][0])
                     return {name: cells(tree) for name, tree in trees.items()}
 
                 made = dict.fromkeys(trees, self.launch.blank(region))
