@@ -192,17 +192,22 @@ def folders(folder: str) -> None:
 
     The output folder comes last, because it is the most likely to hang.
     """
-    from hpcstencil.runtime.cache_folder import place
+    from hpcstencil.runtime.cache_folder import place, unsafe
 
     tries: dict[str, Callable[[], Facts]] = {
         "temporary": lambda: writable(Path(os.environ.get("TMPDIR", "/tmp"))),
-        "cache": lambda: writable(existing(place() or Path("/"))),
+        "cache": lambda: {**writable(existing(place() or Path("/"))), **refused(unsafe(place() or Path("/")))},
         "shared memory": lambda: space(Path("/dev/shm")),
         "output": lambda: {**space(Path(folder)), **writable(Path(folder))},
     }
     for name, probe in tries.items():
         report.tell(begin=name)
         report.tell(facts={name: report.outcome(probe)})
+
+
+def refused(why: str) -> Facts:
+    """Return the fact that a run does not use a folder, and ``why``; nothing if that is empty."""
+    return {"error": why} if why else {}
 
 
 def existing(path: Path) -> Path:

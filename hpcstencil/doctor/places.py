@@ -50,7 +50,7 @@ def same_folder(every: Sequence[Facts], seen: Sequence[Facts]) -> Check | None:
 def small_folders(every: Sequence[Facts]) -> Iterable[Check]:
     """Check that the other folders that a run uses are writable: the cache and the temporary folder."""
     remedies = {
-        "cache": ("speed is measured anew in every run; set XDG_CACHE_HOME to a folder that is writable"),
+        "cache": "every run compiles and measures again; set XDG_CACHE_HOME to a folder that only you can write",
         "temporary": "set TMPDIR to a folder that is writable",
     }
     for name, remedy in remedies.items():
@@ -58,7 +58,7 @@ def small_folders(every: Sequence[Facts]) -> Iterable[Check]:
         broken = failing(folders, lambda folder: folder.get("error"))
         if broken:
             rank, said = broken[0]
-            text = f"cannot be written{ranks_text([r for r, _ in broken], every)}: {said}"
+            text = f"cannot be used{ranks_text([r for r, _ in broken], every)}: {said}"
             yield Check("warning", f"{name} folder", text, remedy)
         elif all(name in facts["folders"] for facts in every):
             yield Check("ok", f"{name} folder", f"{every[0]['folders'][name]['path']} is writable")

@@ -72,29 +72,34 @@ def layered(
             if name in positive:
                 letter = config.grid.axes[axis]
                 raise InputError(
-                    f"{_key(config, axis, side)}.sponge: damps fields to 0, but '{name}' must stay positive; give it a "
+                    f"{_key(config, name, axis, side)}.sponge: damps fields to 0, but '{name}' must stay positive; give it a "
                     f"separate condition, boundary.{name} = {{ {letter} = {{ neumann = 0.0 }} }}"
                 )
             width, strength = (float(value) for value in condition.values if value is not None)
-            sigmas, sigma = sponges.setdefault(name, {}), strength * _depth(config, axis, side, width) ** 2
+            depth = _depth(config, f"{_key(config, name, axis, side)}.sponge", axis, side, width)
+            sigmas, sigma = sponges.setdefault(name, {}), strength * depth**2
             sigmas[axis] = sigmas[axis] + sigma if axis in sigmas else sigma
             strongest[name] = max(strongest[name], strength)
-        stretched: dict[str, tuple[Node, float]] = {}
+        stretched: dict[str, tuple[Node, Node]] = {}
+        inner_edges: dict[str, float] = {}  # of the layers at the lower end
         for name, side, condition in _layers(config, fields, axis, "cpml"):
             width = float(condition.values[0] or 0.0)
             if width < config.grid.spacing[axis]:
                 raise InputError(
-                    f"{_key(config, axis, side)}.cpml.width: expected at least a cell, {config.grid.spacing[axis]:g}, but got "
-                    f"{width:g}; ten cells or more absorb well"
+                    f"{_key(config, name, axis, side)}.cpml.width: expected at least a cell, {config.grid.spacing[axis]:g}, "
+                    f"but got {width:g}; ten cells or more absorb well"
                 )
             fastest = float(condition.values[1] or speed)
             if not fastest:
-                key = f"{_key(config, axis, side)}.cpml.speed"
+                key = f"{_key(config, name, axis, side)}.cpml.speed"
                 raise InputError(f"{key}: expected the wave speed, which is not known for this equation; add it")
             strength, alpha = -1.5 * fastest * math.log(REFLECTED) / width, SHIFT * fastest / width
-            sigma = strength * _depth(config, axis, side, width) ** 2
-            before = stretched.get(name)
-            stretched[name] = (sigma if before is None else before[0] + sigma), alpha
+            sigma = strength * _depth(config, f"{_key(config, name, axis, side)}.cpml", axis, side, width) ** 2
+            edge = config.grid.upper[axis] - width if side else config.grid.lower[axis] + width
+            profile: tuple[Node, Node] = sigma, Constant(alpha)
+            if name in stretched:
+                profile = _joined(stretched[name], profile, Coordinate(axis) < (inner_edges[name] + edge) / 2)
+            stretched[name], inner_edges[name] = profile, edge
             strongest[name] = max(strongest[name], strength + alpha)
         if stretched:
             stretching = Stretching(axis, config.grid.axes, stretched, positions)
@@ -112,11 +117,11 @@ class Stretching:
 
     `change` replaces derivatives by stretched ones and collects ``memory``, the time derivative of each memory field by
     name, and ``places``, the positions of those that do not live at cell centres. ``profiles`` maps each field with a
-    layer to (σ as a tree, α), both in 1/time.
+    layer to the trees (σ, α), both in 1/time.
     """
 
     def __init__(
-        self, axis: int, axes: tuple[str, ...], profiles: Mapping[str, tuple[Node, float]], positions: Positions
+        self, axis: int, axes: tuple[str, ...], profiles: Mapping[str, tuple[Node, Node]], positions: Positions
     ) -> None:
         self.axis, self.letter, self.profiles, self.positions = axis, axes[axis], profiles, positions
         self.places: dict[str, Position] = {}
@@ -181,24 +186,30 @@ class Stretching:
         return Field(key)
 
 
-def _depth(config: Config, axis: int, side: int, width: float) -> Node:
+def _joined(lower: tuple[Node, Node], upper: tuple[Node, Node], is_lower: Node) -> tuple[Node, Node]:
+    """(σ, α) of an axis with a layer at each end. σ is 0 outside of its layer, and α is that of the nearer layer."""
+    alpha = lower[1] if lower[1] == upper[1] else Pointwise("where", (is_lower, lower[1], upper[1]))
+    return lower[0] + upper[0], alpha
+
+
+def _depth(config: Config, key: str, axis: int, side: int, width: float) -> Node:
     """The relative depth in a layer, as a tree: 1 at the boundary, 0 at the inner edge of the layer and further inside.
 
-    Raises InputError if the layer is wider than the domain.
+    Raises InputError, which names the ``key`` of the layer, if it is wider than the domain.
     """
     lower, upper = config.grid.lower[axis], config.grid.upper[axis]
     if width > upper - lower:
-        key = f"{_key(config, axis, side)}.{config.boundary.condition('', axis, side).kind}.width"
         raise InputError(
-            f"{key}: expected at most the extent of the axis, {upper - lower:g}, but got {width:g}; make it smaller"
+            f"{key}.width: expected at most the extent of the axis, {upper - lower:g}, but got {width:g}; make it smaller"
         )
     distance = Coordinate(axis) - lower if side == 0 else upper - Coordinate(axis)
     return Pointwise("maximum", (Constant(0.0), 1.0 - distance / width))
 
 
-def _key(config: Config, axis: int, side: int) -> str:
-    """The dotted key of the condition on one side of an axis, for messages."""
-    return f"boundary.{config.grid.axes[axis]}.{SIDES[side]}"
+def _key(config: Config, name: str, axis: int, side: int) -> str:
+    """The dotted key of the condition of a field on one side of an axis, for messages."""
+    own = config.boundary.fields.get(name, (None,) * config.grid.ndim)[axis]
+    return f"boundary.{f'{name}.' if own else ''}{config.grid.axes[axis]}.{SIDES[side]}"
 
 
 def _layers(config: Config, fields: tuple[str, ...], axis: int, kind: str) -> Iterator[tuple[str, int, Condition]]:

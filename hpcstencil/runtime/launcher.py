@@ -14,14 +14,22 @@ LAUNCHERS = (
 
 
 def _launcher_values() -> tuple[int, int, int, int]:
-    """Return (rank, size, local rank, local size) from the environment variables; (0, 1, 0, 1) without a launcher."""
-    for rank, size, local_rank, local_size in LAUNCHERS:
-        if rank in os.environ and size in os.environ:
-            local = os.environ.get(local_rank, "0")
-            # Slurm writes tasks per node as "4(x2),3": the first count is near enough for dividing devices.
-            locals_ = os.environ.get(local_size, "1").split("(")[0].split(",")[0]
-            return int(os.environ[rank]), int(os.environ[size]), int(local), int(locals_)
+    """Return (rank, size, local rank, local size) from the environment variables; (0, 1, 0, 1) without a launcher.
+
+    Variables that are no numbers were not set by a launcher.
+    """
+    for names in LAUNCHERS:
+        rank, size, local_rank, local_size = (_number(os.environ.get(name, "")) for name in names)
+        if rank is not None and size:
+            return rank, size, local_rank or 0, local_size or 1
     return 0, 1, 0, 1
+
+
+def _number(text: str) -> int | None:
+    """Return the first whole number in a variable; None without. Slurm writes tasks per node as "4(x2),3", of which the first
+    count is near enough for dividing devices."""
+    first = text.split("(")[0].split(",")[0].strip()
+    return int(first) if first.isascii() and first.isdigit() else None
 
 
 def environment_rank() -> int:

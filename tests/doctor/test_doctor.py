@@ -87,6 +87,16 @@ def test_folders_of_this_machine(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_cache_that_others_can_write_is_a_warning(tmp_path, monkeypatch):
+    (tmp_path / "hpcstencil").mkdir()
+    (tmp_path / "hpcstencil").chmod(0o777)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    found = local.probe_facts("folders", 60.0, str(tmp_path))
+    assert "can be written by others (mode 0777)" in found["cache"]["error"]
+    checks = {check.name: check for check in places.small_folders([{**FACTS, "folders": found}])}
+    assert checks["cache folder"].status == "warning" and "every run compiles" in checks["cache folder"].remedy
+
+
 BAD_FOLDERS = [("/no/such/folder", "No such file"), ("/proc", ""), (sys.executable, "Not a directory")]
 
 

@@ -7,12 +7,14 @@ import hpcstencil as hs
 
 HEAT = {"equation": {"name": "heat", "D": 0.3}, "boundary": {"x": {"neumann": 0.0}}}
 SOUND = {"equation": {"name": "acoustic", "c": 0.9}}
+SPONGE = {"boundary": {"x": {"sponge": {"width": 2.0, "strength": 1.0}}}}
+CPML = {"boundary": {"x": {"cpml": {"width": 2.0, "speed": 1.0}}}}
 CASES = {
     "two-step": (HEAT, "u", "ab2", "equation.D"),
-    "damped leapfrog": ({**SOUND, "boundary": {"x": {"sponge": {"width": 2.0, "strength": 1.0}}}}, "p", "leapfrog", "equation.c"),
-    "cpml": ({**SOUND, "boundary": {"x": {"cpml": {"width": 2.0, "speed": 1.0}}}}, "p", "leapfrog", "initial.p"),
+    "damped leapfrog": ({**SOUND, **SPONGE}, "p", "leapfrog", "equation.c"),
+    "cpml": ({**SOUND, **CPML}, "p", "leapfrog", "initial.p"),
     "rk4": (HEAT, "u", "rk4", "initial.u"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("tables, field, integrator, of", CASES.values(), ids=CASES)

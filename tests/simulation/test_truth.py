@@ -368,6 +368,27 @@ def test_cpml_reflects_less_than_a_ten_thousandth_of_the_energy():
     assert energy(*(a - b for a, b in zip(layered, free, strict=True))) < 1e-5 * incident
 
 
+@pytest.mark.parametrize("integrator", ["rk4", "leapfrog"])
+def test_a_cpml_does_not_know_the_layer_at_the_other_end(integrator):
+    """A wave that has not reached the upper end, whose layer has other widths and speeds."""
+
+    def below(upper):
+        problem = problem_of(
+            grid={"shape": [300]},
+            equation={"name": "wave"},
+            initial={"u": "exp(-(x - 12)**2/4)"},
+            boundary={"x": {"lower": {"cpml": {"width": 5.0}}, "upper": upper}},
+            numerics={"precision": "float64", "integrator": integrator},
+            time={"end": 40.0, "dt": 0.2},
+        )
+        return integrate(problem)["u"][:60]
+
+    alike = below({"dirichlet": 0.0})
+    assert np.abs(alike[:30]).max() > 1e-4
+    for width, speed in ((5.0, 1.0), (5.0, 3.0), (40.0, 1.0), (2.0, 1.0)):
+        assert np.array_equal(below({"cpml": {"width": width, "speed": speed}}), alike), (width, speed)
+
+
 @pytest.mark.parametrize("order", (2, 6))
 def test_waves_leave_through_an_open_end(order):
     problem = problem_of(
