@@ -157,9 +157,10 @@ def start_jax(count: int) -> tuple[Any, ...]:
     jax.config.update("jax_enable_x64", True)
     try:
         devices = tuple(jax.local_devices())
-    except RuntimeError as error:
+    except (RuntimeError, AssertionError) as error:  # the latter if no platform in JAX_PLATFORMS can start
+        said = " ".join(str(error).split())[:200] or f"JAX_PLATFORMS = {os.environ.get('JAX_PLATFORMS', '')}"
         raise EnvironmentProblem(
-            f"jax cannot start its devices on {host()} ({' '.join(str(error).split())[:200]}): check JAX_PLATFORMS and the "
+            f"jax cannot start its devices on {host()} ({said}): check JAX_PLATFORMS and the "
             "driver; hpcstencil doctor says more"
         ) from error
     if len(devices) < count:
