@@ -820,6 +820,6 @@ PROCESSES = [
     ("run good.toml --restart missing.h5", 2, "missing.h5: no such file"),
     ("run good.toml --restart text.h5", 2, "text.h5: not an HDF5 file"),
     ("run good.toml --set initial={file='text.h5'}", 2, "initial.file", "text.h5: not an HDF5 file"),
-    ("run good.toml --set initial.u=log(-x - 1)", 2, "initial.u: the initial state is not finite", "48 of 48 cells"),
+    ("run good.toml --set initial.u=log(-x-1)", 2, "initial.u: the initial state is not finite", "48 of 48 cells"),
     ("run good.toml --set grid.shape=[1000000000,1000000000]", 4, "memory", "take a coarser grid"),
 ]
