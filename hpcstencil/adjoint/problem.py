@@ -44,6 +44,7 @@ from hpcstencil.symbolic.expressions import (
     Node,
     Noise,
     Parameter,
+    Pointwise,
     Reduction,
     Series,
     StepSize,
@@ -333,7 +334,8 @@ def adjoint_of(problem: Problem, expressed: Iterable[str], verified: bool = Fals
     def derivatives(trees: Mapping[str, Node], seeds: Mapping[str, Node], prefix: str) -> dict[str, Node]:
         """The derivatives of Σ seeds·trees: of fields, named with this prefix, and of parameters.
 
-        They are 0 in solid cells, where the trees may have no derivatives.
+        In solid cells, where the trees may have no derivatives, they are 0. Only those of arrays are not, since a flux
+        through the surface depends on the values on both sides.
         """
         by_leaf = transposed(trees, seeds, places, space)
 
@@ -350,7 +352,12 @@ def adjoint_of(problem: Problem, expressed: Iterable[str], verified: bool = Fals
             found[one.field] = of_number(one.node) if one.kind == "number" else by_leaf.get(one.node, ZERO)
         for each in hats.values():
             found |= each.spread(of_number(each.series))
-        return {name: tree if tree == ZERO else in_fluid(problem.mask, tree) for name, tree in found.items()}
+        return {name: tree if tree == ZERO else beside_solids(name, tree) for name, tree in found.items()}
+
+    arrays = {one.field for one in parameters if one.kind == "array"}
+
+    def beside_solids(name: str, tree: Node) -> Node:
+        return _finite_in_solid(problem, tree) if name in arrays else in_fluid(problem.mask, tree)
 
     adjoints = {name: Field(ADJOINT + name) for name in fields}
     layers = _layers(problem, rates)
@@ -400,6 +407,14 @@ def adjoint_of(problem: Problem, expressed: Iterable[str], verified: bool = Fals
 def _at_walls(problem: Problem, name: str, tree: Node, on_wall: Callable[[Node], Node]) -> Node:
     """A tree for the field ``name``, with ``on_wall(boundary value)`` in place of its values on lower boundaries."""
     return Placed(problem.config, problem.positions).with_walls({name: tree}, problem.faces, on_wall)[name]
+
+
+def _finite_in_solid(problem: Problem, tree: Node) -> Node:
+    """A tree that is 0 in those solid cells in which it would be NaN."""
+    if problem.mask is None:
+        return tree
+    is_number = Pointwise("where", (problem.mask.cells(), Pointwise("equal", (tree, tree)), ONE))
+    return Pointwise("where", (is_number, tree, ZERO))
 
 
 def _with_shared_parts(*tables: Mapping[str, Node]) -> list[dict[str, Node]]:

@@ -133,13 +133,16 @@ def box_of(members: Members, start: Vector, limits: Mapping[str, Limits]) -> Box
 def _is_given(members: Members, one: Unknown, number: int) -> np.ndarray | None:
     """In which cells of this process's block the value of an unknown has no effect, and so no bounds; None in none.
 
-    These are solid cells, and faces on a boundary, whose condition gives the value.
+    These are solid cells, unless a flux through their surface depends on an array there, and faces on a boundary, whose
+    condition gives the value.
     """
     forward = members.sweeps[number].forward
     problem = forward.problem
     if one.kind not in ("initial", "array"):
         return None
     if problem.mask is not None:
+        if one.kind == "array" and problem.mask.value is not None:
+            return None
         return solid_block(forward, forward.initial_fields()) != 0
     return lower_walls(problem, one.name, forward.ranges) if one.name in problem.positions else None
 

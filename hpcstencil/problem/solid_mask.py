@@ -187,7 +187,7 @@ class Mask:
         given = self._on_face(self.value, tree.axis, side)
         if _is_unknown(k):
             k = given
-        elif not varies(k):
+        elif not any(_is_unknown(part) for part in walk(k)):
             k = self._mean(tree, side)
         return k * (2.0 * (given - operand)) if varies(operand) else k * step
 

@@ -44,7 +44,7 @@ def test_bounds_hold_in_the_fluid(tmp_path, monkeypatch, capsys, D, solid, of, b
     monkeypatch.setattr("hpcstencil.cli.prepare.bind_devices", lambda wanted: (1, []))  # jax is there already
     x = np.arange(12) + 0.5
     np.save("solid.npy", abs(x - 4) < 1)
-    np.save("D.npy", np.where(abs(x - 4) < 1, 0.0, 0.2))
+    np.save("D.npy", np.full(12, 0.2))
     (tmp_path / "input.toml").write_text(INPUT.format(D=D, solid=solid, of=of, bound=bound))
     status, _, err = hpcstencil(monkeypatch, capsys, "fit", "input.toml")
     assert status == 0, err
@@ -53,5 +53,5 @@ def test_bounds_hold_in_the_fluid(tmp_path, monkeypatch, capsys, D, solid, of, b
         least = 0.5 + 0.01 * x if of == "initial.u" else float(bound)
         values = np.broadcast_to(found[of].values, 12)
         assert (values >= least)[abs(x - 4) > 1].all()
-        if values.std() > 0:
+        if of == "initial.u":
             assert not values[abs(x - 4) < 1].any()
