@@ -63,20 +63,19 @@ def _as_text(rows: Iterable[tuple[str, str]]) -> str:
 
 
 def _result_rows(path: Path) -> list[tuple[str, str]]:
-    """The rows of the file of a fit or a gradient. All values are read."""
+    """The rows of the file of a fit or a gradient. Arrays are read piece by piece."""
     with opened(path) as file:
         found = attributes(path, file)
         kind, objective = str(found["kind"]), str(found.get("name", "objective"))
         coordinates = {axis: series(path, file, axis) for axis in AXES if axis in file}
-        view = FileView(path, kind, coordinates, {}, np.array([]), np.array([], np.int64), found, {}, ())
-        values, lost = list[str](), list[str]()
+        fields, few, samples = dict[str, Field](), dict[str, NDArray[Any]](), set[str]()
         for key in json_attribute(path, found, "unknowns", []):
             dataset = result_dataset(path, file, key)
-            array = np.asarray(dataset[()])
-            name = key if kind == "fit" else f"d {objective} / d {key}"
-            values.append(f"{name} {_values(array, f'{key}.time' in file)}")
-            if not np.isfinite(array).all():
-                lost.append(key)
+            samples |= {key} if f"{key}.time" in file else set()
+            if dataset.size <= LISTED and dataset.ndim < 2:
+                few[key] = np.atleast_1d(dataset[()])
+            dims = tuple(f"axis {axis}" for axis in range(dataset.ndim))
+            fields[key] = Field(key, dims, dataset.shape, dataset.dtype, "1", key)
         heading, start, iterations = "derivatives", "", ""
         if kind == "fit":
             heading = "found"
@@ -84,6 +83,17 @@ def _result_rows(path: Path) -> list[tuple[str, str]]:
             norms = result_dataset(path, file, "history/gradient_norm")[:]
             start = f", {first:.10g} at the start"
             iterations = f"{len(rest)}; gradient norm {norms[0]:.6g} at the start, {norms[-1]:.6g} at the end"
+    view = FileView(path, kind, coordinates, fields, np.zeros(1), np.zeros(1, np.int64), found, {}, ())
+    values, lost = list[str](), list[str]()
+    for key, field in fields.items():
+        if key in few:
+            text, count = f"= {', '.join(f'{value:.10g}' for value in few[key])}", int(np.sum(~np.isfinite(few[key])))
+        else:
+            low, high, count = last_range(view, key)
+            what = "samples" if key in samples else "values"
+            text = f" {' x '.join(map(str, field.shape))} {what}, {low:.6g} to {high:.6g}"
+        values.append(f"{key if kind == 'fit' else f'd {objective} / d {key}'} {text}")
+        lost += [key] if count else []
     return [
         ("file", f"{path} ({_size(path.stat().st_size)})"),
         ("kind", kind),
@@ -97,14 +107,6 @@ def _result_rows(path: Path) -> list[tuple[str, str]]:
         ("versions", _versions(found)),
         ("sound", f"no: values of {', '.join(lost)} are not finite" if lost else "yes"),
     ]
-
-
-def _values(array: NDArray[Any], of_time: bool) -> str:
-    """Describe the values of a number, of a few numbers, or of an array."""
-    if array.size <= LISTED and array.ndim < 2:
-        return f"= {', '.join(f'{value:.10g}' for value in np.atleast_1d(array))}"
-    what = "samples" if of_time else "values"
-    return f" {' x '.join(map(str, array.shape))} {what}, {array.min():.6g} to {array.max():.6g}"
 
 
 def last_range(view: FileView, name: str) -> tuple[float, float, int]:

@@ -37,7 +37,7 @@ from hpcstencil.numerics.topology import Topology
 from hpcstencil.problem.decomposition import most_steps
 from hpcstencil.problem.problem import Problem
 from hpcstencil.problem.solid_mask import in_fluid
-from hpcstencil.problem.staggered_terms import Placed
+from hpcstencil.problem.staggered_terms import with_lower_walls
 from hpcstencil.symbolic.differentiate import ONE, ZERO, times
 from hpcstencil.symbolic.expressions import (
     Field,
@@ -311,7 +311,7 @@ def adjoint_of(problem: Problem, expressed: Iterable[str], verified: bool = Fals
     refuse_extrema(problem, reductions)
     expressed = {*expressed}
     initial = {name: problem.initial[name] for name in fields if name in problem.initial and name in expressed}
-    walls = {name: _at_walls(problem, name, ZERO, lambda value: at_time(value, 0.0)) for name in fields}
+    walls = {name: with_lower_walls(problem, name, ZERO, lambda value: at_time(value, 0.0)) for name in fields}
     initial |= {name: tree for name, tree in walls.items() if name not in expressed and tree != ZERO}
     misfit = problem.misfit
     plain = plain_trees(problem, {
@@ -377,7 +377,7 @@ def adjoint_of(problem: Problem, expressed: Iterable[str], verified: bool = Fals
     _refuse_noise(start)
     for one in unknowns:  # boundary conditions give the values on walls, whatever the initial values are
         if one.kind == "initial" and walls[one.name] != ZERO:
-            start[one.field] = _at_walls(problem, one.name, Field(one.field), lambda value: ZERO)
+            start[one.field] = with_lower_walls(problem, one.name, Field(one.field), lambda value: ZERO)
     products = _products(rates, places, space, layers) if verified else {}
     products = {name: in_fluid(problem.mask, tree) for name, tree in products.items()}
     trees, end, *parts = _with_shared_parts(trees, end, *by_group.values(), *two_step.values())
@@ -402,11 +402,6 @@ def adjoint_of(problem: Problem, expressed: Iterable[str], verified: bool = Fals
     of_sample = ZERO if misfit is None else outside(misfit.term, misfit.sample)
     layered = tuple(ADJOINT + name for name in layers)
     return Adjoint(unknowns, adjoint, reductions, slopes, outer, problem, of_sample, by_group, two_step, hats, layered)
-
-
-def _at_walls(problem: Problem, name: str, tree: Node, on_wall: Callable[[Node], Node]) -> Node:
-    """A tree for the field ``name``, with ``on_wall(boundary value)`` in place of its values on lower boundaries."""
-    return Placed(problem.config, problem.positions).with_walls({name: tree}, problem.faces, on_wall)[name]
 
 
 def _finite_in_solid(problem: Problem, tree: Node) -> Node:

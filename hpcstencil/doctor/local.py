@@ -194,9 +194,10 @@ def folders(folder: str) -> None:
     """
     from hpcstencil.runtime.cache_folder import place, unsafe
 
+    cache = place() or Path("/")
     tries: dict[str, Callable[[], Facts]] = {
         "temporary": lambda: writable(Path(os.environ.get("TMPDIR", "/tmp"))),
-        "cache": lambda: {**writable(existing(place() or Path("/"))), **refused(unsafe(place() or Path("/")))},
+        "cache": lambda: {**writable(existing(cache)), **refused(unsafe(cache))},
         "shared memory": lambda: space(Path("/dev/shm")),
         "output": lambda: {**space(Path(folder)), **writable(Path(folder))},
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, TypeVar
 
 import numpy as np
@@ -110,15 +111,33 @@ def box_of(members: Members, start: Vector, limits: Mapping[str, Limits]) -> Box
         )
         return values.astype(like.dtype)
 
+    @cache
+    def solid(number: int) -> np.ndarray:
+        run = members.sweeps[number].forward
+        return solid_block(run, run.initial_fields()) != 0
+
+    def without_effect(one: Unknown, number: int) -> np.ndarray | None:
+        """In which cells the value of an unknown has no effect, and so no bounds; None in none.
+
+        These are solid cells, unless a flux through their surface depends on an array there, and faces on a boundary, whose
+        condition gives the value.
+        """
+        problem = members.sweeps[number].forward.problem
+        if one.kind not in ("initial", "array"):
+            return None
+        if problem.mask is not None:
+            return solid(number) if one.kind == "initial" or problem.mask.value is None else None
+        return lower_walls(problem, one.name, forward.ranges) if one.name in problem.positions else None
+
     lower, upper, frozen = dict[str, Any](), dict[str, Any](), dict[str, Any]()
     for key, one in limits.items():
         lower[key] = block(key, one.lower, -np.inf)
         upper[key] = block(key, one.upper, np.inf)
         frozen[key] = np.asarray(block(key, one.frozen, 0.0)) != 0
     for key, x in start.items():
-        given = _is_given(members, *unknowns[key])
-        if given is not None:
-            lower[key], upper[key] = np.where(given, -np.inf, lower[key]), np.where(given, np.inf, upper[key])
+        free = without_effect(*unknowns[key])
+        if free is not None:
+            lower[key], upper[key] = np.where(free, -np.inf, lower[key]), np.where(free, np.inf, upper[key])
         for table, violated in (("lower", ~(x >= lower[key])), ("upper", ~(x <= upper[key]))):
             count = int(np.count_nonzero(violated & ~frozen[key]))
             if key not in series:
@@ -128,23 +147,6 @@ def box_of(members: Members, start: Vector, limits: Mapping[str, Limits]) -> Box
                 raise outside(table, unknowns[key][0].key, "its values", f"{count} {what} in which it is not")
     scale = {key: one.scale or _size(forward, start[key]) or 1.0 for key, one in limits.items()}
     return Box(lower, upper, scale, frozen)
-
-
-def _is_given(members: Members, one: Unknown, number: int) -> np.ndarray | None:
-    """In which cells of this process's block the value of an unknown has no effect, and so no bounds; None in none.
-
-    These are solid cells, unless a flux through their surface depends on an array there, and faces on a boundary, whose
-    condition gives the value.
-    """
-    forward = members.sweeps[number].forward
-    problem = forward.problem
-    if one.kind not in ("initial", "array"):
-        return None
-    if problem.mask is not None:
-        if one.kind == "array" and problem.mask.value is not None:
-            return None
-        return solid_block(forward, forward.initial_fields()) != 0
-    return lower_walls(problem, one.name, forward.ranges) if one.name in problem.positions else None
 
 
 def _size(forward: Simulation, values: Any) -> float:

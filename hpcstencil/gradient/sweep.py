@@ -68,8 +68,8 @@ class Term:
 
 
 @dataclass
-class Progress:
-    """The variables of a sweep.
+class SweepVariables:
+    """What changes during a sweep.
 
     ``constant`` are the fields that no step changes. ``cotangents``, ``parts`` and ``series`` are those of `SweepPosition`, and
     ``recorder`` records samples while the run is taken forwards; None after that.
@@ -221,78 +221,80 @@ class Sweep:
         series |= {key: values.copy() for key, values in at.series.items()}
         constant = self.free.copied({name: array for name, array in fields.items() if name not in self.changing})
         recorder = self.begin_samples(fields, stored, at)
-        progress = Progress(constant, dict(at.cotangents), list(at.parts), series, recorder)
+        variables = SweepVariables(constant, dict(at.cotangents), list(at.parts), series, recorder)
         groups = self.groups_to(at.step, stored.steps)
         starts = [0, *itertools.accumulate(group.count for group in groups)]
         for action in self.actions(starts, stored.steps, states):
             if isinstance(action, Advance):
                 is_end = action.last == len(groups)
-                self.advance(progress, starts[action.first], starts[action.last], is_end, stored, hooks)
+                self.advance(variables, starts[action.first], starts[action.last], is_end, stored, hooks)
             else:
-                self.reverse(progress, groups[action.step], starts[action.step], stored, hooks)
-        return self.ended(progress, stored.kept(0))
+                self.reverse(variables, groups[action.step], starts[action.step], stored, hooks)
+        return self.ended(variables, stored.kept(0))
 
     def advance(
-        self, progress: Progress, first: int, last: int, is_end: bool, stored: States, hooks: SweepHooks
+        self, variables: SweepVariables, first: int, last: int, is_end: bool, stored: States, hooks: SweepHooks
     ) -> None:
         """Take the steps from number ``first`` to ``last``, and store the state after them; add its terms at the end."""
-        recorder = progress.recorder
-        found = self.kept_and_taken(stored.kept(first), progress.constant, first, last, self.free, hooks, recorder)
-        progress.constant = {name: found[name] for name in progress.constant}
+        recorder = variables.recorder
+        found = self.kept_and_taken(stored.kept(first), variables.constant, first, last, self.free, hooks, recorder)
+        variables.constant = {name: found[name] for name in variables.constant}
         after = {name: found[name] for name in self.changing}
         if not is_end:
             recorded = recorder.drain() if recorder is not None and self.stored is not None else None
             stored.add(last, after, self.run.time_of(last), recorded)
             return
-        progress.parts += [(value, {}) for value in self.sampled_values(recorder)]
-        added, progress.recorder = self.terms(found, self.steps), None
+        variables.parts += [(value, {}) for value in self.sampled_values(recorder)]
+        added, variables.recorder = self.terms(found, self.steps), None
         self.free.add(after)
         cotangents = dict(added[0].cotangents) if added else {}
         absent = {name: 0.0 for name in self.adjoint.reverse_rhs if name not in cotangents}
         cotangents |= self.free.filled(absent, found[self.changing[0]])
-        progress.cotangents = self.with_terms(self.with_sample(cotangents, self.steps), added[1:])
-        progress.parts += [(term.value, term.direct) for term in added]
+        variables.cotangents = self.with_terms(self.with_sample(cotangents, self.steps), added[1:])
+        variables.parts += [(term.value, term.direct) for term in added]
 
-    def reverse(self, progress: Progress, group: StepRange, start: int, stored: States, hooks: SweepHooks) -> None:
+    def reverse(
+        self, variables: SweepVariables, group: StepRange, start: int, stored: States, hooks: SweepHooks
+    ) -> None:
         """Reverse a group of steps, the first of which has the number ``start``, and add the terms of the state before it."""
         state = Fields()
         if self.adjoint.needs_states:
             state = stored.removed(start) if start else self.free.copied(stored.kept(0))
-        added = self.terms({**state, **progress.constant}, start)
-        progress.cotangents = self.completed(progress.cotangents, start, progress.series)
+        added = self.terms({**state, **variables.constant}, start)
+        variables.cotangents = self.completed(variables.cotangents, start, variables.series)
         found = Fields()
         for part in self.parts(group, hooks):
             step = start + part.first - group.first
             with hooks.call(part.count):
-                found = self.reversed({**state, **progress.constant}, progress.cotangents, part, step, self.free)
-            progress.constant = {name: found[name] for name in progress.constant}
-            progress.cotangents = {name: found[name] for name in progress.cotangents}
+                found = self.reversed({**state, **variables.constant}, variables.cotangents, part, step, self.free)
+            variables.constant = {name: found[name] for name in variables.constant}
+            variables.cotangents = {name: found[name] for name in variables.cotangents}
             if step > start:
-                hooks.moved(self.position(step, progress))
+                hooks.moved(self.position(step, variables))
         if not self.injected:
-            progress.cotangents = self.with_sample(progress.cotangents, start)
-        progress.cotangents = self.with_terms(progress.cotangents, added)
-        progress.parts += [(term.value, term.direct) for term in added]
+            variables.cotangents = self.with_sample(variables.cotangents, start)
+        variables.cotangents = self.with_terms(variables.cotangents, added)
+        variables.parts += [(term.value, term.direct) for term in added]
         self.free.add({name: found[name] for name in state})
-        hooks.moved(self.position(start, progress))
+        hooks.moved(self.position(start, variables))
 
-    def ended(self, progress: Progress, first: Fields) -> Result:
+    def ended(self, variables: SweepVariables, first: Fields) -> Result:
         """Return the result of a sweep that has reversed all steps. ``first`` are the changing fields at t = 0."""
-        value = math.fsum(value for value, _ in progress.parts)
-        direct = {name: math.fsum(each.get(name, 0.0) for _, each in progress.parts) for name in self.adjoint.direct}
-        cotangents = self.at_start(progress.cotangents, {**first, **progress.constant})
-        cotangents = self.completed(cotangents, -1, progress.series)
-        result = self.result(value, cotangents, direct, progress.series)
+        value = math.fsum(value for value, _ in variables.parts)
+        direct = {name: math.fsum(each.get(name, 0.0) for _, each in variables.parts) for name in self.adjoint.direct}
+        cotangents = self.at_start(variables.cotangents, {**first, **variables.constant})
+        cotangents = self.completed(cotangents, -1, variables.series)
+        result = self.result(value, cotangents, direct, variables.series)
         returned = {one.field for one in self.adjoint.unknowns if one.key in result.arrays}
         left = {name: array for name, array in cotangents.items() if name not in returned}
-        self.free.add({**progress.constant, **left})
+        self.free.add({**variables.constant, **left})
         self.free.trim()
         return result
 
-    def position(self, step: int, progress: Progress) -> SweepPosition:
+    def position(self, step: int, variables: SweepVariables) -> SweepPosition:
         """The position from which all steps have been reversed."""
         slopes = None if self.samples is None else self.samples.slopes
-        return SweepPosition(step, progress.cotangents, progress.parts, progress.series, slopes)
+        return SweepPosition(step, variables.cotangents, variables.parts, variables.series, slopes)
 
     def begin_samples(self, fields: Fields, stored: States, at: SweepPosition) -> Samples | None:
         """Return the receivers if they are to record while the run is taken forwards; None in a sweep that continues.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,6 +21,9 @@ from hpcstencil.symbolic.differentiate import derivative
 from hpcstencil.symbolic.expressions import Constant, Coordinate, Field, Node, Pointwise, Time, at_time, on_plane, walk
 from hpcstencil.symbolic.staggering import Positions, home, is_staggered, located, located_reductions, position_of
 from hpcstencil.validation.errors import InputError
+
+if TYPE_CHECKING:
+    from hpcstencil.problem.problem import Problem
 
 Faces = Mapping[tuple[Node, int, int], Face]
 SAMPLED_TIMES = 1025  # at which a boundary value is searched for jumps
@@ -104,10 +107,6 @@ class Placed:
             for name, tree in trees.items()
         }
 
-    def at_walls(self, name: str, faces: Faces, time: float) -> Node:
-        """The field ``name`` with the given boundary values at a ``time`` in place of its values on lower boundaries."""
-        return self.with_walls({name: Field(name)}, faces, lambda value: at_time(value, time))[name]
-
     def with_walls(self, trees: Mapping[str, Node], faces: Faces, on_wall: Callable[[Node], Node]) -> dict[str, Node]:
         """The trees by field, with ``on_wall(boundary value)`` in place of values that lie on a lower boundary."""
         grid, result = self.config.grid, dict(trees)
@@ -117,6 +116,11 @@ class Placed:
                 beside = Coordinate(axis) < grid.lower[axis] + grid.spacing[axis]
                 result[operand.name] = Pointwise("where", (beside, on_wall(here), result[operand.name]))
         return result
+
+
+def with_lower_walls(problem: Problem, name: str, tree: Node, on_wall: Callable[[Node], Node]) -> Node:
+    """A tree for the field ``name``, with ``on_wall(boundary value)`` in place of its values on lower boundaries."""
+    return Placed(problem.config, problem.positions).with_walls({name: tree}, problem.faces, on_wall)[name]
 
 
 def refuse_jumps(config: Config, faces: Faces, parameters: Mapping[str, float]) -> None:

@@ -7,6 +7,7 @@ cells, in the run's dtype.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,9 +17,9 @@ from hpcstencil.numerics.topology import Range
 from hpcstencil.problem.parameter_files import array_blocks, key_of
 from hpcstencil.problem.problem import Problem
 from hpcstencil.problem.solid_mask import SOLID
-from hpcstencil.problem.staggered_terms import Placed
+from hpcstencil.problem.staggered_terms import with_lower_walls
 from hpcstencil.symbolic import numpy_evaluate
-from hpcstencil.symbolic.expressions import Constant, Field
+from hpcstencil.symbolic.expressions import Constant, Field, at_time
 from hpcstencil.validation.errors import InputError
 
 
@@ -51,14 +52,13 @@ def initial_blocks(
             each = list(np.moveaxis(values, -1, 0)) if problem.members else [values]
             for member, cells in zip(each, dry * len(each), strict=False):
                 member[cells] = 0
-            each = [*_at_walls(problem, name, each, ranges)]
         elif name in problem.initial:
             each = [
                 numpy_evaluate.block_values(run.initial[name], grid, ranges, run.parameters, dtype, known)
                 for run in problem.members or (problem,)
             ]
         elif name in read:
-            each = [*_at_walls(problem, name, [read[name]], ranges)]
+            each = [read[name]]
         else:
             each = [np.zeros([stop - start for start, stop in ranges], dtype)]
         if solid is not None and name not in problem.constant:
@@ -66,6 +66,8 @@ def initial_blocks(
                 block[solid] = 0
         shared = problem.copies // len(each)  # members among which a block is shared
         blocks[name] = np.stack(each * shared, -1) if problem.members else each[0]
+        if name in problem.positions and (name in held or name in read):
+            blocks[name] = at_walls(problem, name, blocks[name], ranges, [0.0] * problem.copies)
     return blocks
 
 
@@ -85,7 +87,7 @@ def at_walls(
     found = []
     for number, (run, time) in enumerate(zip(runs, times, strict=True)):
         values = block[..., number] if problem.members else block
-        tree = Placed(run.config, run.positions).at_walls(name, run.faces, time)
+        tree = with_lower_walls(run, name, Field(name), partial(at_time, time=time))
         if tree == Field(name):
             return block
         own = {Field(name): values}
@@ -95,19 +97,8 @@ def at_walls(
 
 def lower_walls(problem: Problem, name: str, ranges: Sequence[Range]) -> np.ndarray:
     """Return whether the values of a field in a block lie on lower boundaries: bool, in the shape of the block."""
-    placed = Placed(problem.config, problem.positions)
-    tree = placed.with_walls({name: Constant(0.0)}, problem.faces, lambda value: Constant(1.0))[name]
+    tree = with_lower_walls(problem, name, Constant(0.0), lambda value: Constant(1.0))
     return numpy_evaluate.block_values(tree, problem.config.grid, ranges, {}, np.dtype(bool))
-
-
-def _at_walls(problem: Problem, name: str, each: Sequence[np.ndarray], ranges: Sequence[Range]) -> Sequence[np.ndarray]:
-    """The blocks of a field at t = 0, of each member or of all, with the values of `at_walls`."""
-    if name not in problem.positions:
-        return each
-    if not problem.members:
-        return [at_walls(problem, name, each[0], ranges, [0.0])]
-    whole = np.stack([*each] * (problem.copies // len(each)), -1)
-    return [*np.moveaxis(at_walls(problem, name, whole, ranges, [0.0] * problem.copies), -1, 0)]
 
 
 def solid_in_expression(problem: Problem, ranges: Sequence[Range]) -> list[np.ndarray]:
