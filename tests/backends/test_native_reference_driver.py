@@ -60,6 +60,12 @@ CASES = {
         "boundary": {"x": "open", "y": {"dirichlet": 0.0}},
         "numerics": LEAPFROG,
     },
+    "3-D in place, passes joined, walls that change in time": {
+        "grid": {"shape": [37, 41, 61]},
+        "equation": {"name": "wave"},
+        "boundary": WALLS,
+        "numerics": {**LEAPFROG, "order": 4},
+    },
     "1-D waves, the last tile is empty": {
         "grid": {"shape": [409616]},
         "equation": {"name": "wave"},
@@ -133,7 +139,8 @@ def case(name):
 @pytest.mark.parametrize("name", [*CASES, *(pytest.param(name, marks=pytest.mark.long) for name in REVERSED)])
 def test_blocked_drivers_give_the_bits_of_the_reference(name, monkeypatch, cache_of_a_mebibyte):
     problem = case(name)
-    steps = 7 if max(problem.config.grid.shape) == 203 else 18
+    # Many, if sweeps between the first and the last one differ from both.
+    steps = 40 if "joined" in name else 7 if max(problem.config.grid.shape) == 203 else 18
     blocked = program(problem)
     reference = with_driver(blocked, "reference")
     assert reference.driver != blocked.driver

@@ -97,11 +97,13 @@ static Blocking cheapest_in_place(const Call& call, long steps, bool given, long
     bool flat = call.count[1] == 1;
     long moved = fields_outside_layers();
     for_steps(steps, given, [&](long t) {
-        pipe.lay_out(t, has_boundary(call, 0));
         const Level& first = pipe.level[0];
         double tile0 = (double)call.count[0] / threads;
-        if (tile0 < 2.0 * first.reach[0] || call.count[1] < 2 * first.reach[1] || !field_drift.lay_out(pipe, flat))
-            return;
+        for (bool joined : {false, joins_steps}) {  // a call with one sweep; with many, which most work is for
+            pipe.lay_out(t, has_boundary(call, 0), nullptr, {joined, joined});
+            if (tile0 < 2.0 * first.reach[0] || call.count[1] < 2 * first.reach[1] || !field_drift.lay_out(pipe, flat))
+                return;
+        }
         bool neighbours0 = threads > 1 || !(call.boundary[0][0] && call.boundary[0][1]),
              neighbours1 = !(call.boundary[1][0] && call.boundary[1][1]);
         double work = 0, planes = 0;

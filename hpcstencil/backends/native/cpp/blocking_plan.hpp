@@ -1,5 +1,7 @@
 // The plan of a call: its sweeps, pipelines and tables, for steps in tiles and steps in place.
 #pragma once
+#include <algorithm>
+
 #include "field_sums.hpp"
 #include "layers.hpp"
 #include "threads.hpp"
@@ -45,7 +47,7 @@ constexpr long ROWS = 4;  // of a plane that a call of a pass computes between t
 // Arrays of functions of several coordinates, on the cells of the block and some beyond it. They are filled once.
 struct FixedArrays {
     List<real*> origin{FIXED};
-    long pitch, plane;
+    long pitch = 0, plane = 0;
 
     // What a pass that computes plane i reads.
     Rows at(const Plane& read, long i) const { return {origin[-1 - read.input] + (i + read.offset) * plane, pitch}; }
@@ -63,7 +65,10 @@ struct Blocking {
 struct Plan {
     const Call& call;
     long steps, sweeps;
-    Pipeline pipeline[2];  // of the longer and of the shorter sweeps
+    bool joins_sweeps = false;  // whether sweeps begin steps for each other, as in `Joints`
+    // Of the longer and of the shorter sweeps; if sweeps are joined, also of the first and of the last one.
+    Pipeline pipeline[4];
+    std::vector<int> pipelines;  // the indices of those that are laid out
     List<const real*> tables{TABLES};
     Layers layers;
     FixedArrays fixed_arrays;
@@ -75,10 +80,17 @@ struct Plan {
 
     void lay_out(long steps_, long sweeps_) {
         steps = steps_, sweeps = sweeps_;
-        if (steps % sweeps) pipeline[0].lay_out(steps / sweeps + 1, has_boundary(call, 0));
-        pipeline[1].lay_out(steps / sweeps, has_boundary(call, 0), call.section);
+        for (long k : {0L, 1L, steps % sweeps, sweeps - 1}) {
+            int n = k < sweeps ? pipeline_index(k) : -1;
+            if (n < 0 || std::count(pipelines.begin(), pipelines.end(), n)) continue;
+            pipelines.push_back(n);
+            pipeline[n].lay_out(steps / sweeps + (k < steps % sweeps), has_boundary(call, 0), call.section,
+                                {joins_sweeps && k > 0, joins_sweeps && k + 1 < sweeps});
+        }
     }
-    int pipeline_index(long k) const { return k < steps % sweeps ? 0 : 1; }
+    int pipeline_index(long k) const {
+        return joins_sweeps && !k ? 2 : joins_sweeps && k + 1 == sweeps ? 3 : k < steps % sweeps ? 0 : 1;
+    }
     const Pipeline& longest() const { return pipeline[pipeline_index(0)]; }
     template <class Body>
     void on_threads(long threads, Body body) {

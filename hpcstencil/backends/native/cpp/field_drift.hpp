@@ -23,7 +23,7 @@ struct FieldDrift {
         if (GIVEN < FIELDS) return false;
         List<int> newest{FIELDS}, written{FIELDS};
         after.cells.assign(after.cells.size(), {});
-        for (int f = 0; f < FIELDS; f++) newest[f] = pipe.ring_of[0][f];
+        for (int f = 0; f < FIELDS; f++) newest[f] = pipe.load[f];
         for (int f = 0; f < FIELDS; f++)
             if (!can_fill_ghosts(pipe, newest, newest[f])) return false;
         for (int q = 1; q < pipe.levels; q++) {
@@ -64,7 +64,7 @@ struct FieldDrift {
                 else if (made[f]) written[f] = q;
         }
         for (int f = 0; f < FIELDS; f++)
-            if (newest[f] != pipe.ring_of[pipe.steps][f]) return false;
+            if (newest[f] != pipe.store[f]) return false;
         return true;
     }
 

@@ -76,6 +76,12 @@ struct Level {
     long ahead, reach[AXES], deep[AXES];
 };
 
+// What a sweep shares with the sweeps before and after it, where calls join steps (`JOINS_STEPS`): whether the first
+// pass of its first step is ``begun``, computed by the sweep before, and whether it computes that of the ``next`` step.
+struct Joints {
+    bool begun, next;
+};
+
 // The pipeline of a sweep over some steps, or over a section of one step. It has the ring buffers of planes, and for
 // each level how far it is ahead of the store and how far it reads. Level 0 loads arrays into rings, and results are
 // stored from rings.
@@ -86,20 +92,21 @@ struct Pipeline {
     List<Ring> ring{RINGS};
     List<Level> level{LEVELS};
 
-    void lay_out(int steps_, bool boundary0, const int64_t* section = nullptr) {
+    void lay_out(int steps_, bool boundary0, const int64_t* section = nullptr, Joints joints = {}) {
         steps = steps_, levels = 1, rings = 0;
         level.assign(LEVELS, {});
         for (int t = 0; t <= steps; t++)
             for (int n = 0; n < ARRAYS; n++) ring_of[t][n] = -1;
         loaded = section ? section[2] : GIVEN, stored = section ? section[3] : FIELDS;
         for (int n = 0; n < loaded; n++) {
-            int array = section ? section[4 + n] : n;
+            int array = section ? section[4 + n] : joints.begun ? begun_array(n) : n;
             load[n] = ring_of[0][array] = add(array, 0, 0);
         }
         for (int t = 0; t < steps; t++) {
-            for (int p = section ? section[0] : joins_steps && t; p < (section ? section[1] : PASSES); p++, levels++) {
+            bool begun = joins_steps && (t || joints.begun), next = joins_steps && (t < steps - 1 || joints.next);
+            for (int p = section ? section[0] : begun; p < (section ? section[1] : PASSES); p++, levels++) {
                 Level& mine = level[levels];
-                mine.step = t, mine.pass = joins_steps && p == PASSES - 1 && t < steps - 1 ? PASSES : p;
+                mine.step = t, mine.pass = next && p == PASSES - 1 ? PASSES : p;
                 const Pass& pass = passes[mine.pass];
                 for (int o = 0; o < pass.outputs; o++) {
                     int later = pass.output[o] >= ARRAYS, array = pass.output[o] - later * ARRAYS;
@@ -111,7 +118,8 @@ struct Pipeline {
                 if (r >= 0 && ends[f] >= FIELDS) ring[r].array = f, ring[r].step = t + 1;
             }
         }
-        for (int n = 0; n < stored; n++) store[n] = section ? ring_of[0][section[4 + loaded + n]] : ring_of[steps][n];
+        for (int n = 0; n < stored; n++)
+            store[n] = section ? ring_of[0][section[4 + loaded + n]] : ring_of[steps][joints.next ? begun_array(n) : n];
         const int none[AXES] = {0, 0, 0};
         for (int n = 0; n < stored; n++) need(store[n], 0, none, none, false);
         for (int q = levels - 1; q > 0; q--) {
@@ -133,6 +141,13 @@ struct Pipeline {
             ring[r].planes += AT_ONCE - 1;
             if (ring[r].memory != r) ring[r].planes = ring[ring[r].memory].planes;
         }
+    }
+
+    // The array that holds a field's values after the first pass of a step.
+    static int begun_array(int f) {
+        for (int o = 0; o < passes[0].outputs; o++)
+            if (field_of[passes[0].output[o]] == f) return passes[0].output[o];
+        return f;
     }
 
     // Lets results overwrite what their pass reads, cell by cell, if nothing else reads it. Sums over steps, for

@@ -31,8 +31,8 @@ static const bool BY_PLANES = FLAT && !LAYERS;
 struct Wavefront : Plan {
     long rows;          // of a tile
     long in_round;      // planes that a level computes before the next level does
-    Pipeline reserved;  // of the longest sweep, for which memory is reserved
-    FieldDrift field_drift[2], reserved_drift;
+    Pipeline reserved;  // of the longest sweep, for which memory is reserved; joined sweeps need no more
+    FieldDrift field_drift[4], reserved_drift;
     Part part[MAX_THREADS];
     SnapshotCopies* snapshot = nullptr;
 
@@ -55,8 +55,9 @@ struct Wavefront : Plan {
     }
 
     void lay_out(long steps_, long sweeps_) {
+        joins_sweeps = joins_steps;
         Plan::lay_out(steps_, sweeps_);
-        for (int n = pipeline_index(0); n < 2; n++) field_drift[n].lay_out(pipeline[n], call.count[1] == 1);
+        for (int n : pipelines) field_drift[n].lay_out(pipeline[n], call.count[1] == 1);
     }
     // Whether a part ends at the boundary of the grid.
     bool at_boundary(const Part& p, int a, int side) const {
@@ -307,7 +308,7 @@ struct Sweep {
                         copy_row(f, n, j);
             }
         // when all planes are there: ghost cells of a wall mirror several
-        for (int f = 0; f < FIELDS; f++) fill_ghosts(0, f, pipe.ring_of[0][f], i0, i1, j0, j1);
+        for (int f = 0; f < FIELDS; f++) fill_ghosts(0, f, pipe.load[f], i0, i1, j0, j1);
     }
 
     // Computes a pass, then the ghost cells that depend on it. Planes and rows come in the order of the sweep, because
