@@ -66,6 +66,12 @@ CASES = {
         "boundary": WALLS,
         "numerics": {**LEAPFROG, "order": 4},
     },
+    "3-D in place, passes joined, ghost cells that depend on two fields": {
+        "grid": {"shape": [41, 37, 61]},
+        "equation": {"name": "wave"},
+        "boundary": {"x": "periodic", "y": "open", "z": "open"},
+        "numerics": {**LEAPFROG, "order": 4},
+    },
     "1-D waves, the last tile is empty": {
         "grid": {"shape": [409616]},
         "equation": {"name": "wave"},
@@ -153,7 +159,7 @@ def test_blocked_drivers_give_the_bits_of_the_reference(name, monkeypatch, cache
         return stepped(problem, simulation, steps, 1e-3)
 
     expected = result(reference, 1)
-    for threads in (1, 2):
+    for threads in (1, 2, 3):
         for field, block in result(blocked, threads).items():
             assert np.isfinite(block).all()
             assert np.array_equal(block, expected[field]), (threads, field, np.abs(block - expected[field]).max())

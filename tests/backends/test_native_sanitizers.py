@@ -13,9 +13,9 @@ from hpcstencil.backends.native.program import program
 from hpcstencil.numerics.topology import Topology
 
 SANITIZERS = {"address,undefined": "-fno-sanitize-recover=all", "thread": ""}
-# Takes some steps in one call after the other, from random fields to results of their own and back. Two cells of each row of
-# each field are recorded after every step. If the program adds to an array (`Problem.injected`), two cells of each row get one
-# of two rows of values, or none.
+# Takes some steps in one call after the other, from random fields to results of their own and back, then over the fields. Two
+# cells of each row of each field are recorded after every step. If the program adds to an array (`Problem.injected`), two cells
+# of each row get one of two rows of values, or none.
 MAIN = """
 #include <stdio.h>
 #include "driver.hpp"
@@ -68,8 +68,8 @@ int main() {
     for (int n = 0; n < 18 * INJECTIONS; n++) row_of[n] = n % 3 - 1;
     Injection inject = {0, 18, 2 * lines[0] * lines[1], {beyond[0], beyond[1], beyond[2]}, row_of, line, added, values};
     set_injection(&inject);
-    const long steps[] = {0, 1, 5, 18, 18};
-    for (int n = 0; n < 5; n++) {
+    const long steps[] = {0, 1, 5, 18, 18, 1};
+    for (int n = 0; n < 6; n++) {
         const double clock[] = {0, 0, 1e-3, (double)steps[n]};
         samples.dense = n == 3, set_cell_samples(&samples);
         call.clock = clock, call.fields = fields[n % 2], call.results = fields[n < 4 ? (n + 1) % 2 : n % 2];
@@ -84,7 +84,7 @@ int main() {
 """
 CASES = {
     "3-D in place": {
-        "grid": {"shape": [37, 41, 61]},
+        "grid": {"shape": [47, 41, 61]},
         "equation": {"name": "heat"},
         "boundary": {"x": {"dirichlet": "0.1*t"}, "y": "periodic", "z": {"neumann": 0.2}},
         "numerics": {"integrator": "euler"},
@@ -140,8 +140,13 @@ CASES = {
         "numerics": {"integrator": "euler"},
     },
 }
-# These run under the address sanitizer in CI; the others are long.
-QUICK = ("3-D in place", "2-D in tiles, with errors", "2-D in tiles, in reverse")
+# These run in CI; the others are long.
+QUICK = (
+    ("3-D in place", "address,undefined"),
+    ("3-D in place", "thread"),
+    ("2-D in tiles, with errors", "address,undefined"),
+    ("2-D in tiles, in reverse", "address,undefined"),
+)
 
 
 def built(text, sanitizer, place):
@@ -161,7 +166,7 @@ def built(text, sanitizer, place):
 
 
 @pytest.mark.parametrize("name, sanitizer", [
-    pytest.param(name, sanitizer, marks=() if name in QUICK and "address" in sanitizer else pytest.mark.long)
+    pytest.param(name, sanitizer, marks=() if (name, sanitizer) in QUICK else pytest.mark.long)
     for name in CASES for sanitizer in SANITIZERS
 ])  # fmt: skip
 def test_a_program_is_sound_under_sanitizers(name, sanitizer, tmp_path):
@@ -180,7 +185,7 @@ def test_a_program_is_sound_under_sanitizers(name, sanitizer, tmp_path):
         "CONSTANT_VALUES": "".join(f"{value!r}, " for value in made.constants),
         "SHAPE": f"{{{shape[0]}, {shape[1]}, {shape[2]}}}",
         "WRAPS": f"{{{wraps[0]}, {wraps[1]}, {wraps[2]}}}",
-        "THREADS": "2",
+        "THREADS": "3",
     }
     main = MAIN
     for word, value in values.items():

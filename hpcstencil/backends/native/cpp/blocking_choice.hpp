@@ -104,18 +104,20 @@ static Blocking cheapest_in_place(const Call& call, long steps, bool given, long
             if (tile0 < 2.0 * first.reach[0] || call.count[1] < 2 * first.reach[1] || !field_drift.lay_out(pipe, flat))
                 return;
         }
-        bool neighbours0 = threads > 1 || !(call.boundary[0][0] && call.boundary[0][1]),
-             neighbours1 = !(call.boundary[1][0] && call.boundary[1][1]);
+        // Ends of a part, along the first axis and in all along the second, where cells of others are computed.
+        bool outside0 = !(call.boundary[0][0] && call.boundary[0][1]);
+        long neighbours0 = threads == 1 ? 2 * outside0 : LAYERS ? 2 : outside0,
+             neighbours1 = 2 * !(call.boundary[1][0] && call.boundary[1][1]);
         double work = 0, planes = 0;
         long deep = 0;  // rows that a level reads beyond its own
         for (int q = 1; q < pipe.levels; q++) {
             const long* reach = pipe.level[q].reach;
-            work += (tile0 + 2.0 * neighbours0 * reach[0]) * (call.count[1] + 2.0 * neighbours1 * reach[1]);
+            work += (tile0 + neighbours0 * reach[0]) * (call.count[1] + neighbours1 * reach[1]);
             deep = max(deep, pipe.level[q - 1].reach[1] - reach[1]);
         }
         work /= tile0 * call.count[1] * pipe.steps;
-        double fetched =
-            2.0 * neighbours0 * first.reach[0] / tile0 + 2.0 * neighbours1 * first.reach[1] / call.count[1];
+        double seams = threads > 1 && !LAYERS ? 2 : 0,  // cells are copied there, too
+               fetched = (neighbours0 + seams) * first.reach[0] / tile0 + neighbours1 * first.reach[1] / call.count[1];
         for (int f = 0; f < FIELDS; f++)
             if (!layers_of[f]) planes += first.ahead + field_drift.after[pipe.levels - 1][f].planes + 2 * AT_ONCE;
         for (long rows = flat ? 1 : 8; rows <= (flat ? 1 : 96); rows += max(1, rows / 3)) {
@@ -184,9 +186,9 @@ extern "C" int64_t cells_beside_fields(const int64_t* count, const int64_t* wrap
     Blocking blocking = cheapest_blocking(call, every ? every : MAX_STEPS, every > 0, threads);
     if (!blocking.rows) return FIELDS * count[0] * count[1] * count[2];
     Wavefront& wavefront = *new Wavefront(call, blocking);
-    wavefront.barrier.threads = threads;
+    wavefront.divide(threads);
     long cells = 0;
-    for (long n = 0; n < threads; n++) cells += FIELDS * wavefront.lay_out_part(n, wavefront.part[n]);
+    for (long n = 0; n < threads; n++) cells += wavefront.lay_out_part(n, wavefront.part[n]);
     delete &wavefront;
     return cells;
 }

@@ -11,6 +11,8 @@ struct SlantedTiles {
     const long *from, *to;  // the part, by axis
     bool boundary[2][2];    // whether it ends at the boundary of the grid, by axis and side
     bool upward;            // the direction of the sweep
+    const long* shift;      // of each level at a seam
+    bool seam[2];           // whether it ends at one along the first axis, by side
     long row0, row1, count;
 
     // Tiles of about ``rows`` rows. A tile at a boundary has the rows that ghost cells mirror at every level. Elsewhere
@@ -23,8 +25,13 @@ struct SlantedTiles {
     }
 
     // The cells lowest .. highest - 1 along axis a that a level computes.
-    long lowest(int q, int a) const { return boundary[a][0] ? 0 : from[a] - pipe.level[q].reach[a]; }
-    long highest(int q, int a) const { return boundary[a][1] ? to[a] : to[a] + pipe.level[q].reach[a]; }
+    long lowest(int q, int a) const {
+        return boundary[a][0] ? 0 : !a && seam[0] ? from[a] + shifted(q) : from[a] - pipe.level[q].reach[a];
+    }
+    long highest(int q, int a) const {
+        return boundary[a][1] ? to[a] : !a && seam[1] ? to[a] + shifted(q) : to[a] + pipe.level[q].reach[a];
+    }
+    long shifted(int q) const { return upward ? shift[q] : -shift[q]; }
 
     // The first row of tile m at a level.
     long begin(int q, long m) const {

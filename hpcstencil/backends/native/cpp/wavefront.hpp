@@ -12,12 +12,14 @@
 #include "field_drift.hpp"
 #include "ghosts.hpp"
 #include "injection.hpp"
+#include "seams.hpp"
 #include "slanted_tiles.hpp"
 #include "snapshot_copies.hpp"
 
-// The part of a block that a thread works on.
+// The part of a block that a thread works on: its cells at the beginning of a call, and its memory.
 struct Part {
-    long from[AXES], to[AXES], pitch, plane, first;  // first: offset of cell (0, 0, 0) in the memory of a field
+    long from[AXES], to[AXES], pitch, plane;
+    long cells, first;               // of the memory of a field; offset of cell (0, 0, 0) in it
     std::vector<real*> origin;                       // cell (0, 0, 0) of a field without drift
 
     real* row(int f, const Drift& moved, long i, long j) const {
@@ -33,12 +35,16 @@ struct Wavefront : Plan {
     long in_round;      // planes that a level computes before the next level does
     Pipeline reserved;  // of the longest sweep, for which memory is reserved; joined sweeps need no more
     FieldDrift field_drift[4], reserved_drift;
+    HandOver hand_over[4], reserved_hand_over;
     Part part[MAX_THREADS];
+    std::vector<Seam> seam;             // above each part but the last one; none with absorbing layers
+    std::vector<long> seams_moved = {0};  // by how many planes before each sweep
     SnapshotCopies* snapshot = nullptr;
 
     Wavefront(const Call& call, const Blocking& blocking) : Plan(call), rows(blocking.rows) {
         reserved.lay_out(blocking.steps, has_boundary(call, 0));
         reserved_drift.lay_out(reserved, call.count[1] == 1);
+        reserved_hand_over.lay_out(reserved);
         in_round = planes_in_round();
     }
 
@@ -57,7 +63,28 @@ struct Wavefront : Plan {
     void lay_out(long steps_, long sweeps_) {
         joins_sweeps = joins_steps;
         Plan::lay_out(steps_, sweeps_);
-        for (int n : pipelines) field_drift[n].lay_out(pipeline[n], call.count[1] == 1);
+        for (int n : pipelines)
+            field_drift[n].lay_out(pipeline[n], call.count[1] == 1), hand_over[n].lay_out(pipeline[n]);
+        for (long k = 0; k < sweeps; k++) {
+            long reach = pipeline[pipeline_index(k)].level[0].reach[0];
+            seams_moved.push_back(seams_moved[k] + (k % 2 ? -reach : reach));
+        }
+    }
+    // Divides the block among threads.
+    void divide(long threads) {
+        barrier.threads = threads;
+        if (!LAYERS) seam.resize(threads - 1);
+    }
+    long parts() const { return barrier.threads; }
+    // Whether a part ends at a seam.
+    bool at_seam(long n, int side) const { return !seam.empty() && (side ? n + 1 < parts() : n > 0); }
+    // The first plane of a part before sweep k; with n = parts(), the end of the block. The seams move up in upward
+    // sweeps, and back in downward ones. Levels lie half as far beyond their first place on average.
+    long first_plane(long n, long k) const {
+        if (!n || n == parts()) return n ? call.count[0] : 0;
+        long place = call.count[0] * n / parts();
+        if (seam.empty()) return place;
+        return place - reserved.level[0].reach[0] / 2 + seams_moved[k];
     }
     // Whether a part ends at the boundary of the grid.
     bool at_boundary(const Part& p, int a, int side) const {
@@ -81,7 +108,7 @@ struct Wavefront : Plan {
         return cells;
     }
 
-    // Computes the layout of a thread's part, and returns the number of cells that each field needs.
+    // Computes the layout of a thread's part, and returns the number of cells in its memory.
     long lay_out_part(long n, Part& p) const {
         long width[AXES] = {}, room[2] = {},
              beyond[2][2];  // ghost cells that are read; largest drift; cells beyond each end
@@ -92,24 +119,35 @@ struct Wavefront : Plan {
             room[0] = max(room[0], moved.planes), room[1] = max(room[1], moved.rows);
         }
         for (int a = 0; a < AXES; a++) p.from[a] = 0, p.to[a] = call.count[a];
-        p.from[0] = call.count[0] * n / barrier.threads, p.to[0] = call.count[0] * (n + 1) / barrier.threads;
+        p.from[0] = first_plane(n, 0), p.to[0] = first_plane(n + 1, 0);
         for (int a = 0; a < 2; a++)
             for (int side = 0; side < 2; side++)
                 beyond[a][side] = at_boundary(p, a, side) ? width[a] : max(width[a], reserved.level[0].reach[a]);
-        for (int side = 0; side < 2; side++)
+        for (int side = 0; side < 2; side++) {
+            if (at_seam(n, side)) beyond[0][side] = width[0] + side * reserved.level[0].reach[0];
             beyond[0][side] += AT_ONCE;  // planes that a pass computes beside those wanted
+        }
         p.pitch = padded(round_up(call.count[2], LANES) + round_up(2 * width[2], LANES));
         p.plane = padded((call.count[1] + beyond[1][0] + beyond[1][1] + room[1]) * p.pitch);
         p.first = p.pitch + (beyond[0][0] + room[0] - p.from[0]) * p.plane + (beyond[1][0] + room[1]) * p.pitch;
-        return (p.to[0] - p.from[0] + beyond[0][0] + beyond[0][1] + room[0]) * p.plane + 2 * p.pitch;
+        p.cells = (p.to[0] - p.from[0] + beyond[0][0] + beyond[0][1] + room[0]) * p.plane + 2 * p.pitch;
+        return FIELDS * p.cells + at_seam(n, 1) * planes_handed_over() * rows_of_seam() * p.pitch;
+    }
+    long rows_of_seam() const { return call.count[1] + 2 * reserved.level[0].reach[1]; }
+    long planes_handed_over() const {
+        long most = reserved_hand_over.total;
+        for (int n : pipelines) most = max(most, hand_over[n].total);
+        return most;
     }
 
     // Lays out the part of a thread and allocates its memory.
     void allocate_part(long n, Buffer& memory) {
-        long cells = lay_out_part(n, part[n]);
-        real* data = (real*)memory.reserve_zeroed(FIELDS * cells * sizeof(real));
+        real* data = (real*)memory.reserve_zeroed(lay_out_part(n, part[n]) * sizeof(real));
         part[n].origin.resize(FIELDS);
-        for (int f = 0; f < FIELDS; f++) part[n].origin[f] = data + f * cells + part[n].first;
+        for (int f = 0; f < FIELDS; f++) part[n].origin[f] = data + f * part[n].cells + part[n].first;
+        if (!at_seam(n, 1)) return;
+        seam[n].data = data + FIELDS * part[n].cells, seam[n].rows_before = reserved.level[0].reach[1];
+        seam[n].pitch = part[n].pitch, seam[n].plane = rows_of_seam() * part[n].pitch;
     }
 
     // Row (i, j) of a field before sweep k, in this block or in a neighbour's.
@@ -119,7 +157,9 @@ struct Wavefront : Plan {
         for (int a = 0; a < 2; a++) d[a] = at[a] < 0 ? -1 : at[a] >= call.count[a];
         if (d[0] || d[1]) return call.edges->cell(call, d, f, at);
         if (!k) return (const real*)call.fields[f] + (at[0] * call.capacity[1] + at[1]) * call.capacity[2];
-        return part[((at[0] + 1) * barrier.threads - 1) / call.count[0]].row(f, moved, at[0], at[1]);
+        long n = 0;
+        while (first_plane(n + 1, k) <= at[0]) n++;
+        return part[n].row(f, moved, at[0], at[1]);
     }
 
     // Whether row (i, j) lies in another block.
@@ -138,7 +178,10 @@ struct Sweep {
     long k;
     const Pipeline& pipe;
     const FieldDrift& field_drift;
+    const HandOver& hand_over;
+    Seam *gives = nullptr, *takes = nullptr;  // the seams at which this thread hands over, and takes
     bool upward, last;
+    long from[AXES], to[AXES];  // the cells of the part before the sweep
     SlantedTiles tiles;
     List<Drift> start_drift{FIELDS};
     Matrix<real> scalars{MAX_STEPS + 1, SCALARS + 1};
@@ -157,16 +200,17 @@ struct Sweep {
     ResultSums results;
     double polled = 0;
 
-    Sweep(Wavefront& wavefront, const Part& part, long k)
+    Sweep(Wavefront& wavefront, long number, long k)
         : wavefront(wavefront),
           call(wavefront.call),
-          part(part),
+          part(wavefront.part[number]),
           k(k),
           pipe(wavefront.pipeline[wavefront.pipeline_index(k)]),
           field_drift(wavefront.field_drift[wavefront.pipeline_index(k)]),
+          hand_over(wavefront.hand_over[wavefront.pipeline_index(k)]),
           upward(k % 2 == 0),
           last(k + 1 == wavefront.sweeps),
-          tiles{pipe, part.from, part.to, {}, upward},
+          tiles{pipe, from, to, {}, upward, hand_over.shift.data(), {}},
           width(round_up(wavefront.call.count[2], LANES)) {
         for (int t = 0; t <= pipe.steps; t++)
             prepare(call.parameters, call.constants, call.clock[0], wavefront.first_step(k) + t, call.clock[2],
@@ -194,8 +238,14 @@ struct Sweep {
             for (int f = 0; f < FIELDS; f++) drifted[q][f] = part.row(f, drift(q, f), 0, 0);
         for (int r = 0; r < pipe.rings; r++)
             fills[r] = pipe.ring[r].width[0] || pipe.ring[r].width[1] || pipe.ring[r].width[2];
-        for (int a = 0; a < 2; a++)
-            for (int side = 0; side < 2; side++) tiles.boundary[a][side] = wavefront.at_boundary(part, a, side);
+        for (int a = 0; a < AXES; a++) from[a] = part.from[a], to[a] = part.to[a];
+        from[0] = wavefront.first_plane(number, k), to[0] = wavefront.first_plane(number + 1, k);
+        for (int side = 0; side < 2; side++) {
+            for (int a = 0; a < 2; a++) tiles.boundary[a][side] = wavefront.at_boundary(part, a, side);
+            tiles.seam[side] = wavefront.at_seam(number, side);
+            if (tiles.seam[side]) (side == upward ? takes : gives) = &wavefront.seam[number - !side];
+        }
+        if (tiles.seam[1]) wavefront.seam[number].tiles.assign(LEVELS, 0);
         tiles.lay_out(wavefront.rows);
     }
 
@@ -215,8 +265,25 @@ struct Sweep {
                 for (int f = 0; f < FIELDS && !wavefront.of_neighbour(i, j); f++) copy_row(f, i, j);
         };
         for (long i = i0; i < i1; i++)
-            if (i < part.from[0] || i >= part.to[0]) copy_rows(i, j0, j1);
-            else copy_rows(i, j0, part.from[1]), copy_rows(i, part.to[1], j1);
+            if (i < from[0] || i >= to[0]) copy_rows(i, j0, j1);
+            else copy_rows(i, j0, from[1]), copy_rows(i, to[1], j1);
+        for (int f = 0; f < FIELDS; f++)
+            for (long i = taken(0, f).begin; i < taken(0, f).end; i++)
+                for (long j = j0; j < j1; j++)
+                    if (!wavefront.of_neighbour(i, j)) copy_row(f, i, j);
+    }
+
+    // The planes of a field that are handed over at a level: those that this thread takes, and those that it gives.
+    struct Planes {
+        long begin, end;
+    };
+    Planes taken(int q, int f) const {
+        const long count = takes ? hand_over.planes[q][f] : 0, lo = tiles.lowest(q, 0), hi = tiles.highest(q, 0);
+        return upward ? Planes{hi, hi + count} : Planes{lo - count, lo};
+    }
+    Planes given(int q, int f) const {
+        const long count = gives ? hand_over.planes[q][f] : 0, lo = tiles.lowest(q, 0), hi = tiles.highest(q, 0);
+        return upward ? Planes{lo, lo + count} : Planes{hi - count, hi};
     }
 
     // Copies the cells of a row that its field must hold.
@@ -247,20 +314,62 @@ struct Sweep {
                 prefetch(plane(0) + next_round, lo[0], hi[0], rows[0]), upcoming.divide(all_calls);
                 for (int q = 0; q < pipe.levels; q++) {
                     long i = plane(q);
-                    if (i + wavefront.in_round <= lo[q] || i >= hi[q] || rows[q][0] >= rows[q][1]) continue;
-                    tile_edge.clear();
-                    int next = q % (pipe.levels - 1) + 1;  // after the last level comes the first one of the next round
-                    if (n && q)
-                        prefetch_edge(next, plane(next) + (next == 1 ? next_round : 0), rows[next]),
-                            tile_edge.divide(calls[q]);
-                    level(q, i, max(i, lo[q]), min(i + wavefront.in_round, hi[q]), rows[q][0], rows[q][1]);
+                    if (rows[q][0] >= rows[q][1]) continue;
+                    if (i + wavefront.in_round > lo[q] && i < hi[q]) {
+                        tile_edge.clear();
+                        // after the last level comes the first one of the next round
+                        int next = q % (pipe.levels - 1) + 1;
+                        if (n && q)
+                            prefetch_edge(next, plane(next) + (next == 1 ? next_round : 0), rows[next]),
+                                tile_edge.divide(calls[q]);
+                        level(q, i, max(i, lo[q]), min(i + wavefront.in_round, hi[q]), rows[q][0], rows[q][1]);
+                        if (gives) give(q, i, i + wavefront.in_round, rows[q][0], rows[q][1], n);
+                    }
+                    if (takes) take(q, i, i + wavefront.in_round, rows[q][0], rows[q][1], n);
                 }
                 if (call.edges) call.edges->poll(polled);
             };
             if (upward)
-                for (long s = first; s < part.to[0]; s += wavefront.in_round) round(s);
+                for (long s = first; s < hi[pipe.levels - 1]; s += wavefront.in_round) round(s);
             else
-                for (long s = end - 1; s > part.from[0] - wavefront.in_round; s -= wavefront.in_round) round(s);
+                for (long s = end - 1; s > lo[pipe.levels - 1] - wavefront.in_round; s -= wavefront.in_round) round(s);
+        }
+    }
+
+    // Hands over rows j0 .. j1 - 1 of the planes in i0 .. i1 - 1 that a level gives, in tile n. Level 0 only tells that it
+    // has loaded them, since the taker's results may overwrite the fields.
+    void give(int q, long i0, long i1, long j0, long j1, long n) {
+        for (int f = 0; f < FIELDS && q; f++) {
+            const Planes all = given(q, f);
+            for (long i = max(i0, all.begin); i < min(i1, all.end); i++)
+                for (long j = j0; j < j1; j++)
+                    copy(gives->row(hand_over.first[q][f] + i - all.begin, j), part.row(f, drift(q, f), i, j),
+                         call.count[2]);
+        }
+        const long most = hand_over.most[q];
+        if (most && (upward ? i1 >= tiles.lowest(q, 0) + most : i0 <= tiles.highest(q, 0) - most))
+            gives->hand_over(q, n + 1);
+    }
+
+    // Takes rows j0 .. j1 - 1 of the planes in i0 .. i1 - 1 that are handed over at a level, in tile n. At level 0,
+    // `fetch_neighbours` has taken those of this block.
+    void take(int q, long i0, long i1, long j0, long j1, long n) {
+        for (int f = 0; f < FIELDS; f++) {
+            const Planes all = taken(q, f);
+            const long begin = max(i0, all.begin), end = min(i1, all.end);
+            if (begin >= end) continue;
+            takes->await(q, n + 1);
+            for (long i = begin; i < end; i++)
+                for (long j = j0; j < j1; j++)
+                    if (q)
+                        copy(part.row(f, drift(q, f), i, j), takes->row(hand_over.first[q][f] + i - all.begin, j),
+                             call.count[2]);
+                    else if (wavefront.of_neighbour(i, j)) copy_row(f, i, j);
+        }
+        for (int f = 0; f < FIELDS; f++) {  // when all fields are there: ghost cells of one may depend on another
+            const Planes all = taken(q, f);
+            if (max(i0, all.begin) < min(i1, all.end))
+                fill_ghosts_in_planes(q, f, HandOver::ring(pipe, q, f), max(i0, all.begin), min(i1, all.end), j0, j1);
         }
     }
 
@@ -302,9 +411,9 @@ struct Sweep {
     void load(long i0, long i1, long j0, long j1) {
         for (long n = i0; n < i1; n++)
             for (int f = 0; f < FIELDS; f++) {
-                bool inside = n >= part.from[0] && n < part.to[0];
+                bool inside = n >= from[0] && n < to[0];
                 for (long j = j0; j < j1; j++)
-                    if (wavefront.of_neighbour(n, j) || (!k && inside && j >= part.from[1] && j < part.to[1]))
+                    if (wavefront.of_neighbour(n, j) || (!k && inside && j >= from[1] && j < to[1]))
                         copy_row(f, n, j);
             }
         // when all planes are there: ghost cells of a wall mirror several
@@ -316,8 +425,8 @@ struct Sweep {
     void compute(int q, long i, long i0, long i1, long j0, long j1) {
         const Level& mine = pipe.level[q];
         const Pass& pass = passes[mine.pass];
-        const long first[AXES] = {max(i0, part.from[0]), max(j0, part.from[1]), 0},
-                   end[AXES] = {min(i1, part.to[0]), min(j1, part.to[1]), call.count[2]};
+        const long first[AXES] = {tiles.seam[0] ? i0 : max(i0, from[0]), max(j0, from[1]), 0},
+                   end[AXES] = {tiles.seam[1] ? i1 : min(i1, to[0]), min(j1, to[1]), call.count[2]};
         for (long n = i; n < i + wavefront.in_round; n += AT_ONCE)
             unstored[q].record(call, scalars[mine.step], wavefront.tables.data(), wavefront.layers, n, first, end,
                                [&](const Plane& plane, long n) {
@@ -447,9 +556,7 @@ struct Sweep {
         const Ring& ring = pipe.ring[r];
         if (!fills[r]) return;
         auto empty = [&](long i) { return wavefront.layers.is_empty(ring.array, i); };
-        if (BY_PLANES) fill_row_ends(q, f, ring, i0, 1, 0, i1 - i0);
-        for (long i = i0; i < i1 && !BY_PLANES; i++)
-            if (!empty(i)) fill_ghosts_in_plane(q, f, ring, i, j0, j1);
+        fill_ghosts_in_planes(q, f, r, i0, i1, j0, j1);
         long n = call.count[0], w = ring.width[0];
         for (int e = 0; e < 2 && w; e++) {
             if (!tiles.boundary[0][e]) continue;
@@ -458,6 +565,15 @@ struct Sweep {
                 fill_ghost_plane(q, f, ring, arrays[ring.array].face[0][e], e ? n + m - 1 : -m, e ? n - m : m - 1, m,
                                  e ? n - 1 : 0, j0, j1);
         }
+    }
+
+    // Fills the ghost cells of planes i0 .. i1 - 1 beyond the ends of the other axes.
+    void fill_ghosts_in_planes(int q, int f, int r, long i0, long i1, long j0, long j1) {
+        const Ring& ring = pipe.ring[r];
+        if (!fills[r]) return;
+        if (BY_PLANES) fill_row_ends(q, f, ring, i0, 1, 0, i1 - i0);
+        for (long i = i0; i < i1 && !BY_PLANES; i++)
+            if (!wavefront.layers.is_empty(ring.array, i)) fill_ghosts_in_plane(q, f, ring, i, j0, j1);
     }
 
     real* plane(int q, int f, long i) const { return drifted[q][f] + i * part.plane; }
@@ -504,10 +620,10 @@ struct Sweep {
 };
 
 inline void Wavefront::work(long n, Buffer& memory) {
-    const Part& mine = part[n];
     allocate_part(n, memory);
+    barrier.wait([] {});  // threads see the memory of others
     for (long k = 0; k < sweeps; k++) {
-        Sweep* sweep = new Sweep(*this, mine, k);  // too large for a stack
+        Sweep* sweep = new Sweep(*this, n, k);  // too large for a stack
         sweep->fetch_neighbours();
         barrier.wait([&] { snapshot = k + 1 == sweeps ? snapshot_target() : nullptr; });
         sweep->results.begin(sweep->last ? sums : nullptr);

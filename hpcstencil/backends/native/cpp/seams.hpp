@@ -1,0 +1,82 @@
+// Seams: where the parts of two threads meet when stepping in place. There, each level begins ``shift`` planes further
+// in the direction of the sweep than level 0, so one of the threads, the giver, needs nothing of the other. It hands
+// over the values that the other thread, the taker, needs of it, level by level, before it overwrites them. Nothing is
+// computed twice. README.md has a picture.
+#pragma once
+#include "field_drift.hpp"
+
+// What is handed over at the seams of a sweep: of each field that a level has made, some planes next to the seam.
+// They lie in the memory of the seam from plane ``first`` on, except those of level 0, which the taker fetches itself.
+struct HandOver {
+    List<long> shift{LEVELS}, most{LEVELS};  // most: planes of any field
+    Matrix<long> planes{LEVELS, FIELDS}, first{LEVELS, FIELDS};
+    long total;  // planes in the memory of a seam
+
+    void lay_out(const Pipeline& pipe) {
+        planes.cells.assign(planes.cells.size(), 0), total = 0;
+        for (int q = 0; q < pipe.levels; q++) shift[q] = pipe.level[0].reach[0] - pipe.level[q].reach[0];
+        for (int q = pipe.levels - 1; q >= 0; q--) {
+            for (int again = 0; again < 2; again++)  // fields of one level may depend on each other at faces
+                for (int f = 0; f < FIELDS; f++)
+                    if (makes(pipe, q, f)) planes[q][f] = needed(pipe, q, f);
+            most[q] = q ? 0 : pipe.level[0].reach[0];  // where the taker stores results
+            for (int f = 0; f < FIELDS; f++) {
+                most[q] = max(most[q], planes[q][f]);
+                if (q) first[q][f] = total, total += planes[q][f];
+            }
+        }
+    }
+
+    static bool makes(const Pipeline& pipe, int q, int f) {
+        const Pass& pass = passes[pipe.level[q].pass];
+        for (int o = 0; o < pass.outputs && q; o++)
+            if (field_written(pass, o) == f) return true;
+        return !q;
+    }
+
+    // The planes beyond the seam of level q that the taker reads, or has to store, of the values that q makes of f.
+    long needed(const Pipeline& pipe, int q, int f) const {
+        long sum = beside(pipe, q, q, f);
+        for (int p = q + 1; p < pipe.levels; p++) {
+            const Pass& pass = passes[pipe.level[p].pass];
+            for (int n = 0; n < pass.inputs; n++)
+                if (field_of[pass.input[n].array] == f) sum = max(sum, shift[p] - shift[q] + pass.input[n].reach[0]);
+            if (makes(pipe, p, f)) return sum;
+            sum = max(sum, beside(pipe, q, p, f));
+        }
+        return max(sum, pipe.level[0].reach[0] - shift[q]);
+    }
+
+    // The planes of f in which ghost cells of fields that level p makes depend on it.
+    long beside(const Pipeline& pipe, int q, int p, int f) const {
+        long sum = 0;
+        for (int g = 0; g < FIELDS; g++)
+            for (int a = 1; a < AXES && makes(pipe, p, g); a++)
+                for (const Face& face : arrays[pipe.ring[ring(pipe, p, g)].array].face[a])
+                    for (int n = 0; n < face.nexts; n++)
+                        if (field_of[face.next[n]] == f) sum = max(sum, shift[p] - shift[q] + planes[p][g]);
+        return sum;
+    }
+
+    // The ring of the values that level q makes of f.
+    static int ring(const Pipeline& pipe, int q, int f) {
+        const Pass& pass = passes[pipe.level[q].pass];
+        for (int o = 0; o < pass.outputs && q; o++)
+            if (field_written(pass, o) == f) return pipe.output(q, o);
+        return pipe.load[f];
+    }
+};
+
+// The memory of a seam, and how many tiles each level has handed over in this sweep.
+struct Seam {
+    real* data = nullptr;
+    long rows_before, plane, pitch;  // rows_before: before row 0
+    List<long> tiles{LEVELS};
+
+    real* row(long plane_, long j) const { return data + plane_ * plane + (j + rows_before) * pitch; }
+    void hand_over(int q, long count) { __atomic_store_n(&tiles[q], count, __ATOMIC_RELEASE); }
+    void await(int q, long count) const {
+        for (long spins = 0; __atomic_load_n(&tiles[q], __ATOMIC_ACQUIRE) < count; spins++)
+            if (spins > 2000) sched_yield();
+    }
+};
