@@ -389,12 +389,13 @@ def test_problems_that_share_a_program_have_numbers_of_their_own():
     assert len(texts) == 1 and not np.allclose(*results)
 
 
-def test_what_is_uniform_stays_exactly_so():
+@pytest.mark.parametrize("order", (2, 4, 8))
+def test_what_is_uniform_stays_exactly_so(order):
     problem = problem_of(
         grid={"shape": [40, 30], "upper": [1.0, 0.7]},
         equation={"name": "heat"},
         initial={"u": "0.1"},
-        numerics={"order": 8, "precision": "float32"},
+        numerics={"order": order, "precision": "float32"},
     )
     u = stepped(problem, simulation_of(problem, kernel="native"), 1000, 1e-6)["u"]
     assert (u == u.flat[0]).all() and u.flat[0] == np.float32(0.1)

@@ -24,7 +24,7 @@ from hpcstencil.runtime import cache_folder
 SOURCES = Path(__file__).parent / "cpp"
 LIBRARY, OBJECT, CHECKSUM = "program.so", "driver.o", "checksum"
 LEVEL = "-O2"  # of optimization
-# No contraction to fused multiply-add, because the compiler's choice of what to fuse depends on the surrounding code.
+# The compiler fuses no products with sums itself, because its choice depends on the surrounding code. The text says where.
 FLAGS = (
     "-std=c++17", "-march=native", "-ffp-contract=off", "-fno-math-errno", "-fPIC", "-shared", "-pthread", "-w",
 )  # fmt: skip

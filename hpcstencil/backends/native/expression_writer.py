@@ -236,7 +236,8 @@ class Writer(ABC):
         """Return the C++ expression for Σ_j r_j operand(at + o_j), where ``ratios`` maps the offsets o_j to r_j.
 
         Values at opposite offsets are added first, so that symmetric fields stay symmetric. Equal ratios share one
-        multiplication.
+        multiplication. The last product, of the cell itself for a symmetric stencil, is rounded before it is added. The sum
+        of the others is rounded alike for a constant, so its ∇² is exactly 0 (order 2; order 4 in up to two dimensions).
         """
         left = dict(sorted(ratios.items()))
         terms: dict[float, list[str]] = {}
@@ -257,15 +258,20 @@ class Writer(ABC):
             else:
                 terms.setdefault(r, []).append(here)
         result = ""
-        for r, parts in sorted(terms.items(), key=lambda item: (abs(item[0]) != 1.0, -len(item[1]))):
+        for n, (r, parts) in enumerate(sorted(terms.items(), key=lambda item: (abs(item[0]) != 1.0, -len(item[1])))):
             together = self.let(" + ".join(parts).replace("+ -", "- "))
-            if abs(r) != 1.0:
-                together = f"{self.literal(r)} * {together}"
-            if not result:
-                result = self.let(f"-{together}" if r == -1.0 else together)
+            if abs(r) == 1.0:
+                sign = "-" if r == -1.0 else "+" if result else ""
+                result = self.let(f"{result} {sign} {together}".strip())
+            elif result and n + 1 == len(terms):
+                result = self.let(f"{result} + {self.literal(r)} * {together}")
             else:
-                result = self.let(f"{result} {'-' if r == -1.0 else '+'} {together}")
+                result = self.plus_product(result, self.literal(r), together)
         return result
+
+    def plus_product(self, sum_: str, factor: str, value: str) -> str:
+        """Return the C++ name of ``sum_`` + ``factor`` · ``value``, rounded once. ``sum_`` may be ""."""
+        return self.let(f"fused({factor}, {value}, {sum_})" if sum_ else f"{factor} * {value}")
 
     def div_grad(self, tree: DivGrad, at: Offset) -> str:
         """Return the C++ expression for ∂(k ∂a/∂x)/∂x along the node's axis, from fluxes at the faces between cells."""

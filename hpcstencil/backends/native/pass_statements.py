@@ -298,9 +298,9 @@ class Cells(Writer):
         for factors, number, value in terms:
             if not factors and number in (1.0, -1.0) and not scale:
                 text = value if number == 1.0 else f"-{value}"
+                result = self.let(f"{result} + {text}".replace("+ -", "- ") if result else text)
             else:
-                text = f"{self.scalar(factors, number, scale)} * {value}"
-            result = self.let(f"{result} + {text}".replace("+ -", "- ") if result else text)
+                result = self.plus_product(result, self.scalar(factors, number, scale), value)
         return result
 
     def terms(self, tree: Node, at: Offset) -> list[Term]:

@@ -348,20 +348,22 @@ class Planner:
             result = ""
             for j, a in stage.values:
                 value = code.loaded(values[j][name], at)
-                text = value if a == 1.0 else f"{code.scalar((), a)} * {value}"
-                result = code.let(f"{result} + {text}" if result else text)
+                if a == 1.0:
+                    result = code.let(f"{result} + {value}" if result else value)
+                else:
+                    result = code.plus_product(result, code.scalar((), a), value)
             for j, b in stage.slopes:
                 scale = f"dt * {b!r}"
                 if j == new:
                     if trees[name] in code.scope.shared:
-                        result = code.let(f"{result} + {code.scalar((), 1.0, scale)} * {code.value(trees[name], at)}")
+                        result = code.plus_product(result, code.scalar((), 1.0, scale), code.value(trees[name], at))
                     else:
                         result = code.added(result, code.terms(trees[name], at), scale)
                 else:
-                    result = code.let(f"{result} + {code.scalar((), 1.0, scale)} * {code.loaded(slopes[j][name], at)}")
+                    result = code.plus_product(result, code.scalar((), 1.0, scale), code.loaded(slopes[j][name], at))
             if stage.remembered:
                 before = code.loaded(values[0][name + MEMORY], at)
-                result = code.let(f"{result} + {code.scalar((), 1.0, f'dt * {stage.remembered!r}')} * {before}")
+                result = code.plus_product(result, code.scalar((), 1.0, f"dt * {stage.remembered!r}"), before)
             return result
 
         return write

@@ -10,15 +10,15 @@
 struct HandOver {
     List<long> shift{LEVELS}, most{LEVELS};  // most: planes of any field
     Matrix<long> planes{LEVELS, FIELDS}, first{LEVELS, FIELDS};
-    long total;  // planes in the memory of a seam
+    long total = 0;  // planes in the memory of a seam
 
     void lay_out(const Pipeline& pipe) {
-        planes.cells.assign(planes.cells.size(), 0), total = 0;
+        const bool faces = depend_on_fields();
         for (int q = 0; q < pipe.levels; q++) shift[q] = pipe.level[0].reach[0] - pipe.level[q].reach[0];
         for (int q = pipe.levels - 1; q >= 0; q--) {
-            for (int again = 0; again < 2; again++)  // fields of one level may depend on each other at faces
+            for (int again = 0; again < 1 + faces; again++)  // fields of one level may depend on each other at faces
                 for (int f = 0; f < FIELDS; f++)
-                    if (makes(pipe, q, f)) planes[q][f] = needed(pipe, q, f);
+                    if (makes(pipe, q, f)) planes[q][f] = needed(pipe, q, f, faces);
             most[q] = q ? 0 : pipe.level[0].reach[0];  // where the taker stores results
             for (int f = 0; f < FIELDS; f++) {
                 most[q] = max(most[q], planes[q][f]);
@@ -35,16 +35,25 @@ struct HandOver {
     }
 
     // The planes beyond the seam of level q that the taker reads, or has to store, of the values that q makes of f.
-    long needed(const Pipeline& pipe, int q, int f) const {
-        long sum = beside(pipe, q, q, f);
+    // With ``faces``, ghost cells depend on fields.
+    long needed(const Pipeline& pipe, int q, int f, bool faces) const {
+        long sum = faces ? beside(pipe, q, q, f) : 0;
         for (int p = q + 1; p < pipe.levels; p++) {
             const Pass& pass = passes[pipe.level[p].pass];
             for (int n = 0; n < pass.inputs; n++)
                 if (field_of[pass.input[n].array] == f) sum = max(sum, shift[p] - shift[q] + pass.input[n].reach[0]);
             if (makes(pipe, p, f)) return sum;
-            sum = max(sum, beside(pipe, q, p, f));
+            if (faces) sum = max(sum, beside(pipe, q, p, f));
         }
         return max(sum, pipe.level[0].reach[0] - shift[q]);
+    }
+
+    // Whether ghost cells beyond the other axes depend on fields beside them.
+    static bool depend_on_fields() {
+        for (int n = 0; n < ARRAYS; n++)
+            for (int a = 1; a < AXES; a++)
+                if (arrays[n].face[a][0].nexts || arrays[n].face[a][1].nexts) return true;
+        return false;
     }
 
     // The planes of f in which ghost cells of fields that level p makes depend on it.

@@ -30,6 +30,30 @@ static inline W zero() {
     return splat<W>(real(0));
 }
 
+// a b + c, rounded once. The program says where: a compiler would choose by the surrounding code.
+#if defined(__FMA__) || defined(__ARM_FEATURE_FMA) || defined(__FP_FAST_FMA)
+static inline float fused(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+static inline double fused(double a, double b, double c) { return __builtin_fma(a, b, c); }
+static inline vec fused(vec a, vec b, vec c) {
+#if defined(__AVX512F__) && defined(__GNUC__) && !defined(__clang__)
+    typedef float floats __attribute__((vector_size(64)));
+    typedef double doubles __attribute__((vector_size(64)));
+    if constexpr (sizeof(real) == 4)
+        return (vec)__builtin_ia32_vfmaddps512_mask((floats)a, (floats)b, (floats)c, (unsigned short)-1, 4);
+    else return (vec)__builtin_ia32_vfmaddpd512_mask((doubles)a, (doubles)b, (doubles)c, (unsigned char)-1, 4);
+#else
+    vec sum;
+    for (int l = 0; l < LANES; l++) sum[l] = fused(a[l], b[l], c[l]);
+    return sum;
+#endif
+}
+#else
+template <class W>
+static inline W fused(W a, W b, W c) {
+    return a * b + c;
+}
+#endif
+
 // Returns Σ_k w[k] p[k], k < n, for each cell of the vector at p: a run of weights of a large stencil. Four partial
 // sums hide the latency of the additions.
 template <class W>

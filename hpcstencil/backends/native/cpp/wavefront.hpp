@@ -19,7 +19,7 @@
 // The part of a block that a thread works on: its cells at the beginning of a call, and its memory.
 struct Part {
     long from[AXES], to[AXES], pitch, plane;
-    long cells, first;               // of the memory of a field; offset of cell (0, 0, 0) in it
+    long cells, first;              // of the memory of a field; offset of cell (0, 0, 0) in it
     std::vector<real*> origin;                       // cell (0, 0, 0) of a field without drift
 
     real* row(int f, const Drift& moved, long i, long j) const {
@@ -37,14 +37,13 @@ struct Wavefront : Plan {
     FieldDrift field_drift[4], reserved_drift;
     HandOver hand_over[4], reserved_hand_over;
     Part part[MAX_THREADS];
-    std::vector<Seam> seam;             // above each part but the last one; none with absorbing layers
+    std::vector<Seam> seam;               // above each part but the last one; none with absorbing layers
     std::vector<long> seams_moved = {0};  // by how many planes before each sweep
     SnapshotCopies* snapshot = nullptr;
 
     Wavefront(const Call& call, const Blocking& blocking) : Plan(call), rows(blocking.rows) {
         reserved.lay_out(blocking.steps, has_boundary(call, 0));
         reserved_drift.lay_out(reserved, call.count[1] == 1);
-        reserved_hand_over.lay_out(reserved);
         in_round = planes_in_round();
     }
 
@@ -63,17 +62,19 @@ struct Wavefront : Plan {
     void lay_out(long steps_, long sweeps_) {
         joins_sweeps = joins_steps;
         Plan::lay_out(steps_, sweeps_);
-        for (int n : pipelines)
-            field_drift[n].lay_out(pipeline[n], call.count[1] == 1), hand_over[n].lay_out(pipeline[n]);
+        for (int n : pipelines) field_drift[n].lay_out(pipeline[n], call.count[1] == 1);
         for (long k = 0; k < sweeps; k++) {
             long reach = pipeline[pipeline_index(k)].level[0].reach[0];
             seams_moved.push_back(seams_moved[k] + (k % 2 ? -reach : reach));
         }
     }
-    // Divides the block among threads.
+    // Divides the block among threads, after `lay_out` if steps are to be taken.
     void divide(long threads) {
         barrier.threads = threads;
-        if (!LAYERS) seam.resize(threads - 1);
+        if (LAYERS || threads == 1) return;
+        seam.resize(threads - 1);
+        reserved_hand_over.lay_out(reserved);
+        for (int n : pipelines) hand_over[n].lay_out(pipeline[n]);
     }
     long parts() const { return barrier.threads; }
     // Whether a part ends at a seam.
@@ -336,8 +337,8 @@ struct Sweep {
         }
     }
 
-    // Hands over rows j0 .. j1 - 1 of the planes in i0 .. i1 - 1 that a level gives, in tile n. Level 0 only tells that it
-    // has loaded them, since the taker's results may overwrite the fields.
+    // Hands over rows j0 .. j1 - 1 of the planes in i0 .. i1 - 1 that a level gives, in tile n. Level 0 only tells that
+    // it has loaded them, since the taker's results may overwrite the fields.
     void give(int q, long i0, long i1, long j0, long j1, long n) {
         for (int f = 0; f < FIELDS && q; f++) {
             const Planes all = given(q, f);
