@@ -217,7 +217,9 @@ def _compile(text: str, made: Path, options: Sequence[str]) -> Path:
         told = next(
             (line for line in said.splitlines() if "error" in line.lower() or "No space" in line), said.strip()[:300]
         )
-        raise Unsupported(f"{compiler()[0]} does not compile the program (status {status}): {told}")
+        name = compiler()[0]
+        told = told or f"it printed no error; see whether {name} compiles a C++ program at all, or set CXX to a compiler that does"
+        raise Unsupported(f"{name} does not compile the program (status {status}): {told}")
     return made
 
 
