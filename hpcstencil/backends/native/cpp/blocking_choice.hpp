@@ -104,8 +104,12 @@ static Blocking cheapest_in_place(const Call& call, long steps, bool given, long
             if (tile0 < 2.0 * first.reach[0] || call.count[1] < 2 * first.reach[1] || !field_drift.lay_out(pipe, flat))
                 return;
         }
+        bool seams = !LAYERS && (threads > 1 || call.wraps[0]);
+        // On a periodic axis no part comes last, so all must have handed over the planes of all levels before they take.
+        const long round = BY_PLANES ? MOST_GROUPS * AT_ONCE : AT_ONCE;
+        if (seams && call.wraps[0] && tile0 < 3.0 * first.reach[0] + first.ahead + 2.0 * round) return;
         // Ends of a part, along the first axis and in all along the second, where cells of others are computed.
-        bool outside0 = !(call.boundary[0][0] && call.boundary[0][1]);
+        bool outside0 = !needs_no_neighbours(call, 0) || (call.wraps[0] && !seams);
         long neighbours0 = threads == 1 ? 2 * outside0 : LAYERS ? 2 : outside0,
              neighbours1 = 2 * !(call.boundary[1][0] && call.boundary[1][1]);
         double work = 0, planes = 0;
@@ -116,8 +120,7 @@ static Blocking cheapest_in_place(const Call& call, long steps, bool given, long
             deep = max(deep, pipe.level[q - 1].reach[1] - reach[1]);
         }
         work /= tile0 * call.count[1] * pipe.steps;
-        double seams = threads > 1 && !LAYERS ? 2 : 0,  // cells are copied there, too
-               fetched = (neighbours0 + seams) * first.reach[0] / tile0 + neighbours1 * first.reach[1] / call.count[1];
+        double fetched = (neighbours0 + 2 * seams) * first.reach[0] / tile0 + neighbours1 * first.reach[1] / call.count[1];
         for (int f = 0; f < FIELDS; f++)
             if (!layers_of[f]) planes += first.ahead + field_drift.after[pipe.levels - 1][f].planes + 2 * AT_ONCE;
         for (long rows = flat ? 1 : 8; rows <= (flat ? 1 : 96); rows += max(1, rows / 3)) {

@@ -26,7 +26,7 @@ struct CellSamples {
     // Records cells x0 .. x1 - 1 of rows j0 .. j1 - 1 of plane i of field f.
     template <int WIDTH>
     void put(real* to, int f, const Call& call, long i, long j0, long j1, Rows from, long x0, long x1) const {
-        const int64_t* row = begin[f] + i * call.count[1];
+        const int64_t* row = begin[f] + home(call, i) * call.count[1];
         if (j0 >= j1 || row[j0] == row[j1]) return;
         for (long j = j0; j < j1; j++) {
             const real* cells = from.p + j * from.pitch;
@@ -159,7 +159,7 @@ struct Unstored {
                 const Run *&first = next[n - n0], *&last = end[n - n0];
                 first = last = nullptr;
                 if (n < from[0] || n >= to[0]) continue;
-                const int64_t* row = cell_samples->begin[f] + n * call.count[1] + j;
+                const int64_t* row = cell_samples->begin[f] + home(call, n) * call.count[1] + j;
                 first = cell_samples->run + row[0], last = cell_samples->run + row[1];
                 skip(n - n0);
             }

@@ -264,6 +264,8 @@ static inline int first_moving(const Call& call) {
 static inline long sweeps_between(const Call& call, long steps) {
     return min(steps, round_up((steps + call.every - 1) / call.every, 2));
 }
+// The plane of a block that has the cells of plane i: on a periodic axis, planes follow beyond the end.
+static inline long home(const Call& call, long i) { return call.wraps[0] ? modulo(i, call.count[0]) : i; }
 // Whether a block needs no cells of other blocks along an axis.
 static inline bool needs_no_neighbours(const Call& call, int a) {
     return call.wraps[a] || (call.boundary[a][0] && call.boundary[a][1]);

@@ -29,6 +29,7 @@ struct Part {
 
 // Whether a call of a pass computes several groups of planes, which are single rows, as its rows.
 static const bool BY_PLANES = FLAT && !LAYERS;
+constexpr long MOST_GROUPS = 4;
 
 struct Wavefront : Plan {
     long rows;          // of a tile
@@ -37,7 +38,7 @@ struct Wavefront : Plan {
     FieldDrift field_drift[4], reserved_drift;
     HandOver hand_over[4], reserved_hand_over;
     Part part[MAX_THREADS];
-    std::vector<Seam> seam;               // above each part but the last one; none with absorbing layers
+    std::vector<Seam> seam;               // above each part, see `divide`
     std::vector<long> seams_moved = {0};  // by how many planes before each sweep
     SnapshotCopies* snapshot = nullptr;
 
@@ -51,7 +52,7 @@ struct Wavefront : Plan {
     // work around a pass. If the third-level cache is far, the planes of all levels have to stay in the second one.
     long planes_in_round() const {
         if (!BY_PLANES) return AT_ONCE;
-        long planes = 0, groups = 4;
+        long planes = 0, groups = MOST_GROUPS;
         for (int f = 0; f < FIELDS; f++)
             planes += reserved.level[0].ahead + reserved_drift.after[reserved.levels - 1][f].planes;
         auto bytes = [&] { return (planes + 2.0 * groups * AT_ONCE * FIELDS) * call.count[2] * sizeof(real); };
@@ -68,24 +69,27 @@ struct Wavefront : Plan {
             seams_moved.push_back(seams_moved[k] + (k % 2 ? -reach : reach));
         }
     }
-    // Divides the block among threads, after `lay_out` if steps are to be taken.
+    // Divides the block among threads, after `lay_out` if steps are to be taken. There are seams between parts, and on a
+    // periodic axis between the last and the first one, but none with absorbing layers.
     void divide(long threads) {
         barrier.threads = threads;
-        if (LAYERS || threads == 1) return;
-        seam.resize(threads - 1);
+        seam.resize(LAYERS ? 0 : threads - !call.wraps[0]);
+        if (seam.empty()) return;
         reserved_hand_over.lay_out(reserved);
         for (int n : pipelines) hand_over[n].lay_out(pipeline[n]);
     }
     long parts() const { return barrier.threads; }
     // Whether a part ends at a seam.
-    bool at_seam(long n, int side) const { return !seam.empty() && (side ? n + 1 < parts() : n > 0); }
-    // The first plane of a part before sweep k; with n = parts(), the end of the block. The seams move up in upward
-    // sweeps, and back in downward ones. Levels lie half as far beyond their first place on average.
+    bool at_seam(long n, int side) const {
+        return !seam.empty() && (call.wraps[0] || (side ? n + 1 < parts() : n > 0));
+    }
+    // The first plane of a part before sweep k; with n = parts(), the end of the last one. The seams move up in upward
+    // sweeps, and back in downward ones. Levels lie half as far beyond their first place on average, so parts between
+    // two ends begin lower.
     long first_plane(long n, long k) const {
-        if (!n || n == parts()) return n ? call.count[0] : 0;
         long place = call.count[0] * n / parts();
-        if (seam.empty()) return place;
-        return place - reserved.level[0].reach[0] / 2 + seams_moved[k];
+        if (call.wraps[0] && !seam.empty()) return place + seams_moved[k];
+        return seam.empty() || !n || n == parts() ? place : place - reserved.level[0].reach[0] / 2 + seams_moved[k];
     }
     // Whether a part ends at the boundary of the grid.
     bool at_boundary(const Part& p, int a, int side) const {
@@ -159,6 +163,7 @@ struct Wavefront : Plan {
         if (d[0] || d[1]) return call.edges->cell(call, d, f, at);
         if (!k) return (const real*)call.fields[f] + (at[0] * call.capacity[1] + at[1]) * call.capacity[2];
         long n = 0;
+        if (at[0] < first_plane(0, k)) at[0] += call.count[0];
         while (first_plane(n + 1, k) <= at[0]) n++;
         return part[n].row(f, moved, at[0], at[1]);
     }
@@ -244,7 +249,7 @@ struct Sweep {
         for (int side = 0; side < 2; side++) {
             for (int a = 0; a < 2; a++) tiles.boundary[a][side] = wavefront.at_boundary(part, a, side);
             tiles.seam[side] = wavefront.at_seam(number, side);
-            if (tiles.seam[side]) (side == upward ? takes : gives) = &wavefront.seam[number - !side];
+            if (tiles.seam[side]) (side == upward ? takes : gives) = &wavefront.seam[side || number ? number - !side : wavefront.parts() - 1];
         }
         if (tiles.seam[1]) wavefront.seam[number].tiles.assign(LEVELS, 0);
         tiles.lay_out(wavefront.rows);
@@ -534,6 +539,7 @@ struct Sweep {
         EdgeExchange::Stored done;
         for (long n = i0; n < i1; n++)
             for (int f = 0; f < FIELDS; f++) {
+                const long at = home(call, n);
                 Drift d = drift(q, f);
                 for (long j = j0; j < j1; j++) {
                     if (last)
@@ -541,11 +547,11 @@ struct Sweep {
                             f, true, n, j, j + 1, 0, call.count[2],
                             [&](long, long, long x0, long x1) { Layers::clear(part.row(f, d, n, j), x0, x1); });
                     if (last)
-                        results.store(f, (real*)call.results[f] + (n * call.capacity[1] + j) * call.capacity[2],
+                        results.store(f, (real*)call.results[f] + (at * call.capacity[1] + j) * call.capacity[2],
                                       part.row(f, d, n, j), call.count[2], wavefront.non_temporal);
-                    if (wavefront.snapshot) wavefront.snapshot->put(f, n, j, part.row(f, d, n, j), call.count[2]);
+                    if (wavefront.snapshot) wavefront.snapshot->put(f, at, j, part.row(f, d, n, j), call.count[2]);
                     if (!last && call.edges)
-                        call.edges->put(call, done, f, n, j, part.row(f, d, n, j), 0, call.count[2],
+                        call.edges->put(call, done, f, at, j, part.row(f, d, n, j), 0, call.count[2],
                                         wavefront.non_temporal);
                 }
             }
