@@ -105,7 +105,7 @@ static Blocking cheapest_in_place(const Call& call, long steps, bool given, long
                 return;
         }
         bool seams = !LAYERS && (threads > 1 || call.wraps[0]);
-        // On a periodic axis no part comes last, so all must have handed over the planes of all levels before they take.
+        // On a periodic axis no part comes last, so each has to hand over the planes of all levels before it takes any.
         const long round = BY_PLANES ? MOST_GROUPS * AT_ONCE : AT_ONCE;
         if (seams && call.wraps[0] && tile0 < 3.0 * first.reach[0] + first.ahead + 2.0 * round) return;
         // Ends of a part, along the first axis and in all along the second, where cells of others are computed.
@@ -120,7 +120,8 @@ static Blocking cheapest_in_place(const Call& call, long steps, bool given, long
             deep = max(deep, pipe.level[q - 1].reach[1] - reach[1]);
         }
         work /= tile0 * call.count[1] * pipe.steps;
-        double fetched = (neighbours0 + 2 * seams) * first.reach[0] / tile0 + neighbours1 * first.reach[1] / call.count[1];
+        double fetched =
+            (neighbours0 + 2 * seams) * first.reach[0] / tile0 + neighbours1 * (double)first.reach[1] / call.count[1];
         for (int f = 0; f < FIELDS; f++)
             if (!layers_of[f]) planes += first.ahead + field_drift.after[pipe.levels - 1][f].planes + 2 * AT_ONCE;
         for (long rows = flat ? 1 : 8; rows <= (flat ? 1 : 96); rows += max(1, rows / 3)) {

@@ -69,8 +69,8 @@ struct Wavefront : Plan {
             seams_moved.push_back(seams_moved[k] + (k % 2 ? -reach : reach));
         }
     }
-    // Divides the block among threads, after `lay_out` if steps are to be taken. There are seams between parts, and on a
-    // periodic axis between the last and the first one, but none with absorbing layers.
+    // Divides the block among threads, after `lay_out` if steps are to be taken. There are seams between parts, on a
+    // periodic axis also between the last and the first one, but none with absorbing layers.
     void divide(long threads) {
         barrier.threads = threads;
         seam.resize(LAYERS ? 0 : threads - !call.wraps[0]);
@@ -83,6 +83,7 @@ struct Wavefront : Plan {
     bool at_seam(long n, int side) const {
         return !seam.empty() && (call.wraps[0] || (side ? n + 1 < parts() : n > 0));
     }
+    Seam& seam_at(long n, int side) { return seam[side ? n : n ? n - 1 : parts() - 1]; }
     // The first plane of a part before sweep k; with n = parts(), the end of the last one. The seams move up in upward
     // sweeps, and back in downward ones. Levels lie half as far beyond their first place on average, so parts between
     // two ends begin lower.
@@ -249,7 +250,7 @@ struct Sweep {
         for (int side = 0; side < 2; side++) {
             for (int a = 0; a < 2; a++) tiles.boundary[a][side] = wavefront.at_boundary(part, a, side);
             tiles.seam[side] = wavefront.at_seam(number, side);
-            if (tiles.seam[side]) (side == upward ? takes : gives) = &wavefront.seam[side || number ? number - !side : wavefront.parts() - 1];
+            if (tiles.seam[side]) (side == upward ? takes : gives) = &wavefront.seam_at(number, side);
         }
         if (tiles.seam[1]) wavefront.seam[number].tiles.assign(LEVELS, 0);
         tiles.lay_out(wavefront.rows);
