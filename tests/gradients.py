@@ -24,6 +24,7 @@ from hpcstencil.gradient.sweep import Sweep
 from hpcstencil.runtime.communicator import Communicator
 from hpcstencil.runtime.signals import Request
 from hpcstencil.simulation.event_loop import StopRequests
+from hpcstencil.simulation.initial_state import at_walls
 from hpcstencil.simulation.prepared import Decomposed
 from hpcstencil.simulation.simulation import Simulation
 from hpcstencil.validation.errors import StoppedEarly
@@ -79,8 +80,12 @@ def objective(sweep: Sweep, fields: Mapping[str, Any], numbers: Mapping[str, flo
 
 
 def taylor_slopes(sweep: Sweep, fields: Mapping[str, np.ndarray], size: float = 1e-3) -> list[float]:
-    """The orders of |J(x + h d) - J(x) - h J'd| over five halvings of h, for a random direction d of all unknowns."""
+    """The orders of |J(x + h d) - J(x) - h J'd| over five halvings of h, for a random direction d of all unknowns.
+
+    Values of fields on lower boundaries move too, but a run begins with the given ones there.
+    """
     rng, unknowns = np.random.default_rng(3), sweep.adjoint.unknowns
+    problem, ranges = sweep.forward.problem, sweep.forward.ranges
     result = sweep(sweep.forward.put(dict(fields)), sweep.steps)
     kinds = {one.kind: {} for one in unknowns}
     slope = 0.0
@@ -96,7 +101,10 @@ def taylor_slopes(sweep: Sweep, fields: Mapping[str, np.ndarray], size: float = 
     for n in range(6):
         h = size / 2**n
         numbers = {name: sweep.forward.problem.parameters[name] + h * d for name, d in kinds.get("number", {}).items()}
-        moved = {name: fields[name] + h * d for name, d in kinds.get("initial", {}).items()}
+        moved = {
+            name: at_walls(problem, name, fields[name] + h * d, ranges, [0.0])
+            for name, d in kinds.get("initial", {}).items()
+        }
         remainders.append(abs(objective(sweep, {**fields, **moved}, numbers) - result.value - h * slope))
     return [float(np.log2(a / b)) for a, b in zip(remainders[:-1], remainders[1:], strict=True)]
 

@@ -76,7 +76,9 @@ GAS = {
     "x": {"neumann": 0.0},
     "y": {"lower": {"neumann": 0.0}, "upper": {"dirichlet": 1.5}},
     "mx": {"x": {"dirichlet": 0.0}},
+    "E": {"y": {"lower": {"neumann": 0.0}, "upper": {"dirichlet": 7.0}}},
 }
+LEAST = {"euler": {"E": 6.5}}  # so that the pressure is positive, also in ghost cells
 EQUATIONS = {  # (equation, shape, boundary, order)
     "shallow_water": ({"name": "shallow_water", "f": 0.3, "nu": 0.2}, (5, 4), CLOSED, 2),
     "shallow_water-channel": (
@@ -107,7 +109,7 @@ def test_the_adjoint_of_equations_on_faces(name):
     given = tables({}, shape, boundary, order)
     given |= {"equation": equation, "objective": {"J": "integral(x)"}}
     given["gradient"] = {"of": [f"equation.{number}" for number in numbers]}
-    found = differences(problem_of(**given), numbers)
+    found = differences(problem_of(**given), numbers, least=LEAST.get(name))
     assert not {pair: value for pair, value in found.items() if not value <= BOUND}
 
 

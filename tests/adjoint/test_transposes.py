@@ -66,11 +66,14 @@ def tables(rhs, shape, boundary, order):
     }  # fmt: skip
 
 
-def matrices(problem):
-    """(Jacobian of the right-hand sides, matrix of the adjoint) by pairs of fields, and the same for D, at a random state."""
+def matrices(problem, least):
+    """(Jacobian of the right-hand sides, matrix of the adjoint) by pairs of fields, and the same for D, at a random state.
+
+    The values of a field are from ``least[field]``, or else 0.5, to 1 above.
+    """
     adjoint = adjoint_of(problem, ()).problem
     rng, shape = np.random.default_rng(1), problem.config.grid.shape
-    state = {name: jnp.asarray(0.5 + rng.random(shape)) for name in problem.fields}
+    state = {name: jnp.asarray(least.get(name, 0.5) + rng.random(shape)) for name in problem.fields}
     parameters = {name: jnp.asarray(value) for name, value in {**problem.parameters, STEP_SIZE: 0.3}.items()}
     slopes, transposed = traced_slopes(problem), traced_slopes(adjoint)
     both = jax.jit(jax.jacfwd(slopes, (0, 1)))(state, parameters, 0.3)
@@ -86,17 +89,33 @@ def matrices(problem):
     return fields, by_parameter, found
 
 
-def differences(problem, numbers=("D", "E"), arrays=()):
-    """The largest difference of the adjoint from the transpose, relative to the largest entry, by (right-hand side, field)."""
+def stay_zero(problem, jacobian):
+    """The cells in which memories of absorbing layers stay 0, by field: the rate there depends on the memory there alone."""
+    cells, found = problem.config.grid.cells, {}
+    for memory in problem.begin_at_zero:
+        sizes = {name: np.abs(np.reshape(matrix, (cells, cells))) for name, matrix in jacobian[memory].items()}
+        np.fill_diagonal(sizes[memory], 0.0)
+        found[memory] = sum(sizes.values()).sum(1) == 0.0
+    return found
+
+
+def differences(problem, numbers=("D", "E"), arrays=(), least=None):
+    """The largest difference of the adjoint from the transpose, relative to the largest entry, by (right-hand side, field).
+
+    Derivatives with respect to a memory may be left out, as zeros, in the cells in which it stays 0, since no other derivative
+    depends on them. The random state is that of `matrices`.
+    """
     columns = {name: TRANSPOSED + name for name in problem.trees}
     columns |= {parameter_field(name).name: GRADIENT + name for name in arrays}
-    fields, by_parameter, found = matrices(problem)
-    cells = problem.config.grid.cells
+    fields, by_parameter, found = matrices(problem, least or {})
+    cells, unmoved = problem.config.grid.cells, stay_zero(problem, fields)
     result = {}
     for row in problem.trees:
         for name, column in columns.items():
-            matrix = np.asarray(fields[row][name]).reshape(cells, cells)
+            matrix = np.array(fields[row][name]).reshape(cells, cells)
             other = np.asarray(found[column][ADJOINT + row]).reshape(cells, cells)
+            if name in unmoved:
+                matrix[:, unmoved[name] & ~other.any(1)] = 0.0
             result[row, name] = np.abs(matrix.T - other).max() / max(1.0, np.abs(matrix).max())
         for name in numbers:
             vector = np.asarray(by_parameter[row][name]).ravel()

@@ -122,3 +122,26 @@ def test_a_gradient_knows_that_walls_are_given(integrator):
     assert not gradient["initial.u"][0].any()
     assert (gradient["initial.u"] * along).sum() == pytest.approx(by_start, rel=1e-6) == slope
     assert gradient["equation.f"] == pytest.approx(by_f, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    "upper", [{"dirichlet": "0.1*(1 + t)"}, {"cpml": {"width": 3.0, "speed": 1.0}}], ids=["wall", "cpml"]
+)
+def test_a_gradient_beside_a_conductor(upper):
+    """With the leapfrog method. The walls do not follow what a program assigns, and the derivative with respect to it is 0."""
+    rng = np.random.default_rng(1)
+    start, along, h = rng.standard_normal((2, 9)), rng.standard_normal((2, 9)), 1e-3
+    boundary = {"x": {"lower": {"dirichlet": "0.1*(1 + t)"}, "upper": upper}}
+    objective = {"J": "integral(Ez**2*(1.5 + sin(x))) + integral(By**2)"}
+    with hs.Simulation(
+        {**CAVITY, "boundary": boundary, "objective": objective, "gradient": {"of": ["initial.Ez", "initial.By"]}}
+    ) as sim:
+
+        def at(values):
+            sim["Ez"], sim["By"] = values
+            return sim.value_and_gradient()
+
+        gradient = np.stack([*at(start)[1].values()])
+        difference = (at(start + h * along)[0] - at(start - h * along)[0]) / (2 * h)
+    assert gradient[0, 0] == 0.0 and gradient[0, 1:].all() and gradient[1].all()
+    assert (gradient * along).sum() == pytest.approx(difference, rel=1e-9)
