@@ -34,13 +34,19 @@ static inline W zero() {
 #if defined(__FMA__) || defined(__ARM_FEATURE_FMA) || defined(__FP_FAST_FMA)
 static inline float fused(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 static inline double fused(double a, double b, double c) { return __builtin_fma(a, b, c); }
+// GCC's own instructions, since compilers before GCC 12 leave the loop over the lanes as it is.
 static inline vec fused(vec a, vec b, vec c) {
-#if defined(__AVX512F__) && defined(__GNUC__) && !defined(__clang__)
-    typedef float floats __attribute__((vector_size(64)));
-    typedef double doubles __attribute__((vector_size(64)));
+#if defined(__FMA__) && defined(__GNUC__) && !defined(__clang__)
+    typedef float floats __attribute__((vector_size(VECTOR)));
+    typedef double doubles __attribute__((vector_size(VECTOR)));
+#ifdef __AVX512F__
     if constexpr (sizeof(real) == 4)
         return (vec)__builtin_ia32_vfmaddps512_mask((floats)a, (floats)b, (floats)c, (unsigned short)-1, 4);
     else return (vec)__builtin_ia32_vfmaddpd512_mask((doubles)a, (doubles)b, (doubles)c, (unsigned char)-1, 4);
+#else
+    if constexpr (sizeof(real) == 4) return (vec)__builtin_ia32_vfmaddps256((floats)a, (floats)b, (floats)c);
+    else return (vec)__builtin_ia32_vfmaddpd256((doubles)a, (doubles)b, (doubles)c);
+#endif
 #else
     vec sum;
     for (int l = 0; l < LANES; l++) sum[l] = fused(a[l], b[l], c[l]);
