@@ -65,8 +65,7 @@ def _along(config: Config, axis: int, places: np.ndarray, on_faces: int) -> tupl
     """
     grid, order, periodic = config.grid, config.numerics.order, config.boundary.periodic[axis]
     n, points = grid.shape[axis], min(order, grid.shape[axis])
-    place: Node = PLACE if config.mask is None or periodic else interpolation.inside(grid, axis, PLACE)
-    tree = interpolation.weight(grid, axis, place, order, periodic)
+    tree = interpolation.weight(grid, axis, PLACE, order, periodic, masked=config.mask is not None)
     first = np.floor((places - grid.lower[axis]) / grid.spacing[axis]).astype(np.int64) - order
     count = min(n, 2 * order + 2)
     if not periodic:

@@ -19,12 +19,12 @@ from hpcstencil.numerics.grid import Grid
 from hpcstencil.symbolic.expressions import Constant, Coordinate, Node, Pointwise, node, product
 
 
-def weight(grid: Grid, axis: int, place: Node, order: int, periodic: bool) -> Node:
+def weight(grid: Grid, axis: int, place: Node, order: int, periodic: bool, masked: bool) -> Node:
     """The weight of a grid value in the interpolation at ``place``, along one axis.
 
     The result is a tree of the coordinate of the grid value, valid at cell centres and on lower faces. ``place`` is a
     coordinate as a tree. ``order`` is the number of points, and the order of the error. ``periodic`` says whether the
-    axis is periodic.
+    axis is periodic. On a grid with solid cells (``masked``), a place beside a wall counts as the nearest cell centre.
     """
     lower, upper, dx = grid.lower[axis], grid.upper[axis], grid.spacing[axis]
     points = min(order, grid.shape[axis])
@@ -32,13 +32,15 @@ def weight(grid: Grid, axis: int, place: Node, order: int, periodic: bool) -> No
         points -= points % 2  # a window that is symmetric about x_s
         distance = _to_nearest_image(place - Coordinate(axis), upper - lower) / dx
         return _lagrange(distance, distance, points)
+    if masked:
+        place = _between_centres(grid, axis, place)
     # The clipped centre stays a quarter of a cell away from any switch of the window, at centres and on faces alike.
     first, last = lower + (points / 2 - 0.25) * dx, upper - (points / 2 + 0.25) * dx
     centre = Pointwise("minimum", (Pointwise("maximum", (place, node(first))), node(last)))
     return _lagrange((place - Coordinate(axis)) / dx, (centre - Coordinate(axis)) / dx, points)
 
 
-def inside(grid: Grid, axis: int, place: Node) -> Node:
+def _between_centres(grid: Grid, axis: int, place: Node) -> Node:
     """Clip a coordinate along ``axis`` to the range from the first to the last cell centre."""
     half = grid.spacing[axis] / 2
     above = Pointwise("maximum", (place, node(grid.lower[axis] + half)))

@@ -114,9 +114,8 @@ class Space:
         weight = node(1.0 / self.grid.cell_volume)
         for axis, place in enumerate(map(node, position)):
             self._check_inside(self.grid, axis, place)
-            if self.masked and not self.periodic[axis]:
-                place = interpolation.inside(self.grid, axis, place)
-            weight = weight * interpolation.weight(self.grid, axis, place, self.order, self.periodic[axis])
+            along = interpolation.weight(self.grid, axis, place, self.order, self.periodic[axis], self.masked)
+            weight = weight * along
         return weight
 
     def _check_inside(self, grid: Grid, axis: int, place: Node) -> None:

@@ -218,7 +218,7 @@ def _compile(text: str, made: Path, options: Sequence[str]) -> Path:
             (line for line in said.splitlines() if "error" in line.lower() or "No space" in line), said.strip()[:300]
         )
         name = compiler()[0]
-        told = told or f"it printed no error; see whether {name} compiles a C++ program at all, or set CXX to a compiler that does"
+        told = told or f"it printed no error; set CXX to a compiler that works, if {name} compiles no C++ at all"
         raise Unsupported(f"{name} does not compile the program (status {status}): {told}")
     return made
 

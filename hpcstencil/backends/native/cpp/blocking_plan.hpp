@@ -92,9 +92,5 @@ struct Plan {
         return joins_sweeps && !k ? 2 : joins_sweeps && k + 1 == sweeps ? 3 : k < steps % sweeps ? 0 : 1;
     }
     const Pipeline& longest() const { return pipeline[pipeline_index(0)]; }
-    template <class Body>
-    void on_threads(long threads, Body body) {
-        start_threads(threads, [&](long count) { barrier.threads = count; }, body);
-    }
     long first_step(long k) const { return (long)call.clock[1] + k * (steps / sweeps) + min(k, steps % sweeps); }
 };

@@ -34,8 +34,7 @@ static void step_in_place(const Call& call, const Blocking& blocking, long steps
     wavefront.lay_out(steps, call.edges ? sweeps_between(call, steps) : (steps + blocking.steps - 1) / blocking.steps);
     fill_tables(call, wavefront.longest(), memory, wavefront.tables, wavefront.layers);
     fill_fixed_arrays(call, wavefront.longest(), memory, wavefront.fixed_arrays);
-    start_threads(threads, [&](long count) { wavefront.divide(count); },
-                  [&](long n) { wavefront.work(n, memory->thread[n]); });
+    wavefront.on_threads(threads, [&](long n) { wavefront.work(n, memory->thread[n]); });
     if (wavefront.snapshot) wavefront.snapshot->stored = 1;
     if (wavefront.sums) wavefront.sums->stored = 1;
     delete &wavefront;
@@ -49,8 +48,7 @@ static void prepare_memory(const Call& call, long threads, CallMemory* memory) {
     Blocking blocking = choose_blocking(call, call.edges ? call.every : MAX_STEPS, threads);
     if (!blocking.rows) return;
     Wavefront& wavefront = *new Wavefront(call, blocking);
-    start_threads(threads, [&](long count) { wavefront.divide(count); },
-                  [&](long n) { wavefront.allocate_part(n, memory->thread[n]); });
+    wavefront.on_threads(threads, [&](long n) { wavefront.allocate_part(n, memory->thread[n]); });
     delete &wavefront;
 }
 

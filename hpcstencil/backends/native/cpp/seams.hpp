@@ -4,6 +4,7 @@
 // computed twice. README.md has a picture.
 #pragma once
 #include "field_drift.hpp"
+#include "threads.hpp"
 
 // What is handed over at the seams of a sweep: of each field that a level has made, some planes next to the seam.
 // They lie in the memory of the seam from plane ``first`` on, except those of level 0, which the taker fetches itself.
@@ -18,20 +19,13 @@ struct HandOver {
         for (int q = pipe.levels - 1; q >= 0; q--) {
             for (int again = 0; again < 1 + faces; again++)  // fields of one level may depend on each other at faces
                 for (int f = 0; f < FIELDS; f++)
-                    if (makes(pipe, q, f)) planes[q][f] = needed(pipe, q, f, faces);
+                    if (ring(pipe, q, f) >= 0) planes[q][f] = needed(pipe, q, f, faces);
             most[q] = q ? 0 : pipe.level[0].reach[0];  // where the taker stores results
             for (int f = 0; f < FIELDS; f++) {
                 most[q] = max(most[q], planes[q][f]);
                 if (q) first[q][f] = total, total += planes[q][f];
             }
         }
-    }
-
-    static bool makes(const Pipeline& pipe, int q, int f) {
-        const Pass& pass = passes[pipe.level[q].pass];
-        for (int o = 0; o < pass.outputs && q; o++)
-            if (field_written(pass, o) == f) return true;
-        return !q;
     }
 
     // The planes beyond the seam of level q that the taker reads, or has to store, of the values that q makes of f.
@@ -42,7 +36,7 @@ struct HandOver {
             const Pass& pass = passes[pipe.level[p].pass];
             for (int n = 0; n < pass.inputs; n++)
                 if (field_of[pass.input[n].array] == f) sum = max(sum, shift[p] - shift[q] + pass.input[n].reach[0]);
-            if (makes(pipe, p, f)) return sum;
+            if (ring(pipe, p, f) >= 0) return sum;
             if (faces) sum = max(sum, beside(pipe, q, p, f));
         }
         return max(sum, pipe.level[0].reach[0] - shift[q]);
@@ -59,20 +53,22 @@ struct HandOver {
     // The planes of f in which ghost cells of fields that level p makes depend on it.
     long beside(const Pipeline& pipe, int q, int p, int f) const {
         long sum = 0;
-        for (int g = 0; g < FIELDS; g++)
-            for (int a = 1; a < AXES && makes(pipe, p, g); a++)
-                for (const Face& face : arrays[pipe.ring[ring(pipe, p, g)].array].face[a])
+        for (int g = 0; g < FIELDS; g++) {
+            const int made = ring(pipe, p, g);
+            for (int a = 1; a < AXES && made >= 0; a++)
+                for (const Face& face : arrays[pipe.ring[made].array].face[a])
                     for (int n = 0; n < face.nexts; n++)
                         if (field_of[face.next[n]] == f) sum = max(sum, shift[p] - shift[q] + planes[p][g]);
+        }
         return sum;
     }
 
-    // The ring of the values that level q makes of f.
+    // The ring of the values that level q makes of f; -1 if it makes none.
     static int ring(const Pipeline& pipe, int q, int f) {
         const Pass& pass = passes[pipe.level[q].pass];
         for (int o = 0; o < pass.outputs && q; o++)
             if (field_written(pass, o) == f) return pipe.output(q, o);
-        return pipe.load[f];
+        return q ? -1 : pipe.load[f];
     }
 };
 
@@ -85,7 +81,6 @@ struct Seam {
     real* row(long plane_, long j) const { return data + plane_ * plane + (j + rows_before) * pitch; }
     void hand_over(int q, long count) { __atomic_store_n(&tiles[q], count, __ATOMIC_RELEASE); }
     void await(int q, long count) const {
-        for (long spins = 0; __atomic_load_n(&tiles[q], __ATOMIC_ACQUIRE) < count; spins++)
-            if (spins > 2000) sched_yield();
+        wait_until([&] { return __atomic_load_n(&tiles[q], __ATOMIC_ACQUIRE) >= count; });
     }
 };

@@ -28,6 +28,13 @@ struct Buffer {
     }
 };
 
+// Waits until ``ready()``; other threads run meanwhile if that takes long.
+template <class Ready>
+static void wait_until(Ready ready) {
+    for (long spins = 0; !ready(); spins++)
+        if (spins > 2000) sched_yield();
+}
+
 // A barrier: threads wait for each other.
 struct Barrier {
     long threads = 1, waiting = 0, generation = 0;
@@ -41,8 +48,7 @@ struct Barrier {
             last();
             __atomic_store_n(&generation, mine + 1, __ATOMIC_RELEASE);
         } else
-            for (long spins = 0; __atomic_load_n(&generation, __ATOMIC_ACQUIRE) == mine; spins++)
-                if (spins > 2000) sched_yield();
+            wait_until([&] { return __atomic_load_n(&generation, __ATOMIC_ACQUIRE) != mine; });
     }
 };
 

@@ -83,7 +83,8 @@ static void step_in_tiles(const Call& call, const Blocking& blocking, long steps
         if (!stays(call, f)) tiles.scratch[f] = (real*)next, next += room;
     fill_tables(call, tiles.longest(), memory, tiles.tables, tiles.layers);
     fill_fixed_arrays(call, tiles.longest(), memory, tiles.fixed_arrays);
-    tiles.on_threads(threads, [&](long n) { tiles.work(memory->thread[n]); });
+    start_threads(threads, [&](long count) { tiles.barrier.threads = count; },
+                  [&](long n) { tiles.work(memory->thread[n]); });
     if (tiles.sums) tiles.sums->stored = 1;
     if (tiles.needs_final_copy())
         for (int f = 0; f < FIELDS; f++)

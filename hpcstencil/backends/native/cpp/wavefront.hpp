@@ -2,8 +2,10 @@
 //
 // The levels of a sweep follow each other through the planes of the first axis as in `Pipeline`, a tile of rows of
 // the second axis at a time. Each level's rows begin ``reach`` rows lower than those of the level before. The
-// previous tile has therefore computed all that a level reads, and only the edges of parts are computed twice. A
-// level stores its results shifted by some planes and rows, so that they overwrite only values that are not needed
+// previous tile has therefore computed all that a level reads. The levels of neighbouring parts are slanted too, see
+// seams.hpp. Only the edges of blocks are computed twice, and those of parts if there are absorbing layers.
+//
+// A level stores its results shifted by some planes and rows, so that they overwrite only values that are not needed
 // any more. The next sweep goes the other way and shifts them back. This is the compressed grid of G. Wellein et al.,
 // "Efficient temporal blocking for stencil computations by multicore-aware wavefront parallelization", COMPSAC 2009,
 // shifted along two axes.
@@ -19,8 +21,8 @@
 // The part of a block that a thread works on: its cells at the beginning of a call, and its memory.
 struct Part {
     long from[AXES], to[AXES], pitch, plane;
-    long cells, first;              // of the memory of a field; offset of cell (0, 0, 0) in it
-    std::vector<real*> origin;                       // cell (0, 0, 0) of a field without drift
+    long cells, first;          // of the memory of a field; the offset of cell (0, 0, 0) in it
+    std::vector<real*> origin;  // cell (0, 0, 0) of a field without drift
 
     real* row(int f, const Drift& moved, long i, long j) const {
         return origin[f] + (i - moved.planes) * plane + (j - moved.rows) * pitch;
@@ -38,14 +40,16 @@ struct Wavefront : Plan {
     FieldDrift field_drift[4], reserved_drift;
     HandOver hand_over[4], reserved_hand_over;
     Part part[MAX_THREADS];
-    std::vector<Seam> seam;               // above each part, see `divide`
-    std::vector<long> seams_moved = {0};  // by how many planes before each sweep
+    std::vector<Seam> seam;         // above each part, see `divide`
+    std::vector<long> seam_offset;  // before each sweep: the planes by which seams lie above equal parts
     SnapshotCopies* snapshot = nullptr;
 
     Wavefront(const Call& call, const Blocking& blocking) : Plan(call), rows(blocking.rows) {
         reserved.lay_out(blocking.steps, has_boundary(call, 0));
         reserved_drift.lay_out(reserved, call.count[1] == 1);
         in_round = planes_in_round();
+        // Between two ends, parts begin lower, because levels lie half as far above their first place on average.
+        seam_offset.push_back(call.wraps[0] ? 0 : -(reserved.level[0].reach[0] / 2));
     }
 
     // Planes that are single rows are computed several groups of AT_ONCE at a time, because they have few cells for the
@@ -66,7 +70,7 @@ struct Wavefront : Plan {
         for (int n : pipelines) field_drift[n].lay_out(pipeline[n], call.count[1] == 1);
         for (long k = 0; k < sweeps; k++) {
             long reach = pipeline[pipeline_index(k)].level[0].reach[0];
-            seams_moved.push_back(seams_moved[k] + (k % 2 ? -reach : reach));
+            seam_offset.push_back(seam_offset[k] + (k % 2 ? -reach : reach));
         }
     }
     // Divides the block among threads, after `lay_out` if steps are to be taken. There are seams between parts, on a
@@ -78,19 +82,26 @@ struct Wavefront : Plan {
         reserved_hand_over.lay_out(reserved);
         for (int n : pipelines) hand_over[n].lay_out(pipeline[n]);
     }
+    template <class Body>
+    void on_threads(long threads, Body body) {
+        start_threads(threads, [&](long count) { divide(count); }, body);
+    }
     long parts() const { return barrier.threads; }
     // Whether a part ends at a seam.
     bool at_seam(long n, int side) const {
-        return !seam.empty() && (call.wraps[0] || (side ? n + 1 < parts() : n > 0));
+        return !seam.empty() && (call.wraps[0] || (side ? n + 1 < parts() : n > 0 && n < parts()));
     }
     Seam& seam_at(long n, int side) { return seam[side ? n : n ? n - 1 : parts() - 1]; }
     // The first plane of a part before sweep k; with n = parts(), the end of the last one. The seams move up in upward
-    // sweeps, and back in downward ones. Levels lie half as far beyond their first place on average, so parts between
-    // two ends begin lower.
+    // sweeps, and back in downward ones.
     long first_plane(long n, long k) const {
-        long place = call.count[0] * n / parts();
-        if (call.wraps[0] && !seam.empty()) return place + seams_moved[k];
-        return seam.empty() || !n || n == parts() ? place : place - reserved.level[0].reach[0] / 2 + seams_moved[k];
+        return call.count[0] * n / parts() + (at_seam(n, 0) ? seam_offset[k] : 0);
+    }
+    // The part that has plane i of the block before sweep k, and the number of the plane there.
+    long part_with(long& i, long k) const {
+        if (i < first_plane(0, k)) i += call.count[0];
+        const long above = i - (seam.empty() ? 0 : seam_offset[k]);
+        return max(0, min(((above + 1) * parts() - 1) / call.count[0], parts() - 1));
     }
     // Whether a part ends at the boundary of the grid.
     bool at_boundary(const Part& p, int a, int side) const {
@@ -163,10 +174,8 @@ struct Wavefront : Plan {
         for (int a = 0; a < 2; a++) d[a] = at[a] < 0 ? -1 : at[a] >= call.count[a];
         if (d[0] || d[1]) return call.edges->cell(call, d, f, at);
         if (!k) return (const real*)call.fields[f] + (at[0] * call.capacity[1] + at[1]) * call.capacity[2];
-        long n = 0;
-        if (at[0] < first_plane(0, k)) at[0] += call.count[0];
-        while (first_plane(n + 1, k) <= at[0]) n++;
-        return part[n].row(f, moved, at[0], at[1]);
+        const Part& owner = part[part_with(at[0], k)];
+        return owner.row(f, moved, at[0], at[1]);
     }
 
     // Whether row (i, j) lies in another block.
@@ -562,7 +571,6 @@ struct Sweep {
     // Fills the ghost cells that depend on planes i0 .. i1 - 1.
     void fill_ghosts(int q, int f, int r, long i0, long i1, long j0, long j1) {
         const Ring& ring = pipe.ring[r];
-        if (!fills[r]) return;
         auto empty = [&](long i) { return wavefront.layers.is_empty(ring.array, i); };
         fill_ghosts_in_planes(q, f, r, i0, i1, j0, j1);
         long n = call.count[0], w = ring.width[0];
