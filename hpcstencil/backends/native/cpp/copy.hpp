@@ -2,7 +2,12 @@
 #pragma once
 #include "pipeline.hpp"
 
-static inline void copy(real* to, const real* from, long n) { memcpy(to, from, n * sizeof(real)); }
+// Copies n cells. For rows of a few thousand cells this is faster than the C library's memcpy.
+static inline void copy(real* to, const real* from, long n) {
+    long x = 0;
+    for (; x + LANES <= n; x += LANES) *(unaligned_vec*)(to + x) = *(const unaligned_vec*)(from + x);
+    memcpy(to + x, from + x, (n - x) * sizeof(real));
+}
 
 #if defined(__AVX__) && defined(__GNUC__) && !defined(__clang__)
 #define HAS_NON_TEMPORAL_STORES

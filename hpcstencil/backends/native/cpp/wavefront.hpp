@@ -394,8 +394,12 @@ struct Sweep {
         upcoming.clear();
         for (long n = max(i, lo); n < min(i + wavefront.in_round, hi); n++)
             for (int f = 0; f < FIELDS; f++)
-                if (wavefront.layers.holds_planes(f, n))
-                    upcoming.add(part.row(f, start_drift[f], n, rows[0]), (rows[1] - rows[0]) * part.pitch);
+                if (!wavefront.layers.holds_planes(f, n)) continue;
+                else if (k) upcoming.add(part.row(f, start_drift[f], n, rows[0]), (rows[1] - rows[0]) * part.pitch);
+                else if (n >= from[0] && n < to[0]) {  // the rows that level 0 copies
+                    const long j0 = max(rows[0], from[1]), j1 = min(rows[1], to[1]);
+                    upcoming.add(wavefront.row_of(0, f, n, j0, start_drift[f]), call.count[2], j1 - j0, call.capacity[2]);
+                }
     }
 
     // Prefetches, during the previous level, the rows that the previous tile left for a level at planes i .. i +
