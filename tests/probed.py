@@ -1,4 +1,4 @@
-"""Inputs with receivers at random places, their runs in this process, and what the output holds."""
+"""Inputs with receivers at random places, or with diagnostics, their runs in this process, and what the output holds."""
 
 import h5py
 import jax
@@ -34,6 +34,20 @@ def with_probes(row, seed=3, receivers=9, **changes):
     probes = {"a": {"field": fields[0], **axes}, "b": {"field": fields[-1], "every_steps": 5, **axes}}
     time = {"dt": step_for(row[0]), "end": STEPS * step_for(row[0])}
     return {**given, "probes": probes, "time": time, **changes}
+
+
+def with_diagnostics(row, **changes):
+    """The input of `with_probes` with reductions of all fields after every third step."""
+    given = with_probes(row)
+    fields = [name for name in problem_of(**given).changing if name.isidentifier()]
+    kinds = {f"{kind}_{name}": f"{kind}({name})" for name in fields for kind in ("integral", "min", "max")}
+    return {**given, "diagnostics": {"every_steps": 3, **kinds}, **changes}
+
+
+def diagnostics(path):
+    """{name: column} of the rows of diagnostics in an output, with step and time."""
+    with h5py.File(path) as file:
+        return {name: column[()] for name, column in file["diagnostics"].items()}
 
 
 def file_of(path, given, communicator=None, devices=1, **options):

@@ -13,7 +13,7 @@ trailing member axis. Parameters, times and step sizes are float64.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -64,6 +64,34 @@ class Unsupported(Exception):
     """
 
 
+@dataclass(frozen=True)
+class Reduced:
+    """The reductions of n trees: each minimum, maximum, number of non-finite cells (or any number > 0 where there are some),
+    and sum over all cells, which is NaN if there are any. All are equal on all processes; of shape (n,), or (n, members)."""
+
+    low: np.ndarray
+    high: np.ndarray
+    broken: np.ndarray
+    sums: np.ndarray
+
+
+class Recorder(Protocol):
+    """A recorder of the reductions of states after some of the steps of a compiled call."""
+
+    def expect(self, every: int, first: int, origin: int) -> None:
+        """Announce a compiled call whose steps are to be recorded; the call must follow at once.
+
+        The state after step n of the run becomes record n / ``every`` - ``first``, if ``every`` divides n. Step 0 of the
+        call's `StepRange` is step ``origin`` of the run.
+        """
+
+    def expect_nothing(self) -> None:
+        """Announce that the next compiled call is not to be recorded."""
+
+    def taken(self, count: int) -> Iterator[Reduced]:
+        """Yield the first ``count`` records, without members. Collective."""
+
+
 class Reductions(Protocol):
     """Extrema and sums over the whole grid of a fixed list of expression trees.
 
@@ -87,6 +115,9 @@ class Reductions(Protocol):
 
         Native code then reduces them while it stores them.
         """
+
+    def recorder(self, most: int) -> Recorder | None:
+        """Return a recorder of up to ``most`` reductions of all trees; None if compiled calls cannot record them."""
 
     def extremes(
         self, fields: Fields, parameters: Parameters, time: float | np.ndarray

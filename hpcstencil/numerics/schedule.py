@@ -87,6 +87,17 @@ class Leap:
     steps: StepRange
     after: Clock
 
+    def multiples(self, every: int) -> range:
+        """The numbers of steps of the run that these steps reach, and that ``every`` divides."""
+        before = self.after.step - self.steps.count
+        return range((before // every + 1) * every, self.after.step + 1, every)
+
+    def time_of(self, step: int) -> float:
+        """The time after a number of steps of the run, which these steps reach."""
+        if step == self.after.step:
+            return self.after.time
+        return float(self.steps.part(step - self.after.step + self.steps.count, 0).start)
+
 
 @dataclass(frozen=True)
 class Schedule:
@@ -226,9 +237,9 @@ class Schedule:
     def steps_to_event(self, clock: Clock) -> int | None:
         """The number of steps until the next event whose step is known; None if there is none.
 
-        Events are outputs, diagnostics and checkpoints. Output by time counts only if the step size is fixed.
+        Events are outputs and checkpoints. Output by time counts only if the step size is fixed.
         """
-        counts = [n for n in (self.output_steps, self.diagnostic_steps, self.checkpoint_steps) if n is not None]
+        counts = [n for n in (self.output_steps, self.checkpoint_steps) if n is not None]
         waits = [n - clock.step % n for n in counts]
         if self.fixed_dt is not None and self.output_time is not None:
             waits.append(self._steps_to_output(clock.step))

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcstencil.backends.backend import Reductions
+from hpcstencil.backends.backend import Reduced, Reductions
 from hpcstencil.distributed.halo import Fields
 from hpcstencil.io.dataset_names import DIAGNOSTICS
 from hpcstencil.io.time_series import RowsOf
@@ -35,7 +35,10 @@ class Diagnostics:
         """Evaluate all diagnostics for this state, and keep the values as a row. Collective."""
         if not self.trees:
             return
-        values = self.evaluate(fields, time)
+        self.add(self.evaluate(fields, time), step, time)
+
+    def add(self, values: Mapping[str, Any], step: int, time: float) -> None:
+        """Keep the ``values`` of all diagnostics at a step as a row."""
         self.steps.append(step)
         self.times.append(time)
         for name, value in values.items():
@@ -47,10 +50,15 @@ class Diagnostics:
         A value is a float, or in an ensemble a float64 array of shape (members,). It is NaN if a reduction in it meets a
         non-finite cell.
         """
-        reductions, cells = self.reductions, self.reductions.cells
-        low, high, broken = reductions.extremes(fields, self.parameters, time)
+        low, high, broken = self.reductions.extremes(fields, self.parameters, time)
         largest = np.where(broken > 0, np.nan, np.maximum(np.abs(low), np.abs(high)))
-        sums = reductions.sums(fields, self.parameters, time, largest)
+        sums = self.reductions.sums(fields, self.parameters, time, largest)
+        return self.values(Reduced(low, high, broken, sums), time)
+
+    def values(self, reduced: Reduced, time: float) -> dict[str, Any]:
+        """Return what `evaluate` does, from the reductions of a state at ``time``."""
+        reductions, cells = self.reductions, self.reductions.cells
+        low, high, broken, sums = reduced.low, reduced.high, reduced.broken, reduced.sums
         volume = reductions.device_grid.grid.cell_volume
         known = {**numpy_evaluate.by_node(self.parameters), Time(): time}
         by_operand = {tree: i for i, tree in enumerate(reductions.trees)}

@@ -17,7 +17,7 @@ from hpcstencil.runtime.walltime import Walltime
 from hpcstencil.simulation.state import State
 from hpcstencil.simulation.stepping import Stepping
 from hpcstencil.simulation.streams.stream import Stream
-from hpcstencil.validation.errors import StoppedEarly
+from hpcstencil.validation.errors import NumericsError, StoppedEarly
 
 AT_WALLTIME = 1000  # greater than all signal numbers
 
@@ -75,11 +75,20 @@ class Run:
         stepping.simulation.communicator.watch.step(clock.step)
         for stream in self.streams:
             stream.poll()
-        with self.stopwatch.during("checks"):
-            stepping.finite.after_steps(stepping.state)
+        self.check_finite()
         self.write_due()
         self.progress.advance(steps, clock.step, clock.time)
         return steps
+
+    def check_finite(self) -> None:
+        """Raise NumericsError, on all processes, if the solution is not finite. Streams keep what they recorded before."""
+        try:
+            with self.stopwatch.during("checks"):
+                self.stepping.finite.after_steps(self.stepping.state)
+        except NumericsError:
+            for stream in self.streams:
+                stream.salvage()
+            raise
 
     def begin(self) -> None:
         """Pass the first state to all streams."""

@@ -14,8 +14,8 @@ from hpcstencil.numerics.topology import Topology
 
 SANITIZERS = {"address,undefined": "-fno-sanitize-recover=all", "thread": ""}
 # Takes some steps in one call after the other, from random fields to results of their own and back, then over the fields. Two
-# cells of each row of each field are recorded after every step. If the program adds to an array (`Problem.injected`), two cells
-# of each row get one of two rows of values, or none.
+# cells of each row of each field are recorded after every step, and in every other call sums after every third step. If the
+# program adds to an array (`Problem.injected`), two cells of each row get one of two rows of values, or none.
 MAIN = """
 #include <stdio.h>
 #include "driver.hpp"
@@ -53,8 +53,11 @@ int main() {
     int64_t error_sums[4 * ERRORS + 4] = {};
     if (ERRORS) call.error_sums = error_sums;
     FieldSums* sums = (FieldSums*)calloc(1, sizeof(FieldSums) + GIVEN * sizeof(FieldSum));
-    for (int f = 0; f < GIVEN; f++) sums->field[f].wanted = 1, sums->field[f].exponent = 1, sums->field[f].bits = 45;
+    for (int f = 0; f < GIVEN; f++) sums->field[f].wanted = 1, sums->field[f].exponent = 1;
     set_field_sums(sums, nullptr);
+    FieldSum* recorded = (FieldSum*)calloc(6 * GIVEN, sizeof(FieldSum));
+    for (int n = 0; n < 6 * GIVEN; n++) recorded[n].wanted = 1, recorded[n].exponent = 1;
+    FieldRecords records = {3, 0, 1, 6, recorded};
     int64_t beyond[AXES], lines[2] = {0, 0};
     reach_of_steps(MAX_STEPS, beyond);
     for (int a = 0; a < 2; a++) lines[a] = count[a] + 2 * beyond[a];
@@ -71,7 +74,7 @@ int main() {
     const long steps[] = {0, 1, 5, 18, 18, 1};
     for (int n = 0; n < 6; n++) {
         const double clock[] = {0, 0, 1e-3, (double)steps[n]};
-        samples.dense = n == 3, set_cell_samples(&samples);
+        samples.dense = n == 3, set_cell_samples(&samples), set_field_records(n % 2 ? &records : nullptr);
         call.clock = clock, call.fields = fields[n % 2], call.results = fields[n < 4 ? (n + 1) % 2 : n % 2];
         advance(&call);
     }
@@ -79,6 +82,7 @@ int main() {
     for (int f = 0; f < 2 * FIELDS; f++) free(fields[f / FIELDS][f % FIELDS]);
     set_field_sums(nullptr, sums), drop_cell_samples(&samples), free(sums), free(row), free(runs), free(samples.values);
     set_injection(nullptr), free(line), free(added), free(values);
+    drop_field_records(&records), free(recorded);
     printf("in place: %d, finite: %d\\n", choose_blocking(call, 18, THREADS).rows > 0, !stored_not_finite());
 }
 """

@@ -11,13 +11,14 @@ from hpcstencil.numerics.schedule import Clock, Schedule
 
 def trace(schedule, dt=None, most=10**9, clock=None):
     """(steps, outputs, diagnostics, checkpoints) of a whole run: lists of (step, time)."""
-    clock = clock or Clock()
+    clock, every = clock or Clock(), schedule.diagnostic_steps
     steps, outputs, rows, saved = [], [], [], []
     while True:
         if schedule.is_output(clock):
             outputs.append((clock.step, clock.time))
-        if schedule.is_diagnostic(clock):
-            rows.append((clock.step, clock.time))
+        row = clock.step, clock.time
+        if schedule.is_diagnostic(clock) and row not in rows:
+            rows.append(row)
         if schedule.is_checkpoint(clock):
             saved.append(clock)
         if schedule.finished(clock):
@@ -27,6 +28,7 @@ def trace(schedule, dt=None, most=10**9, clock=None):
         assert 1 <= count <= most
         steps += [(base_time + (first + i) * each, each) for i in range(count)]
         clock = leap.after
+        rows += [(step, leap.time_of(step)) for step in (leap.multiples(every) if every else ())]
         assert len(steps) < 100_000
 
 

@@ -171,7 +171,7 @@ class LoweredToNative:
             into_room,
         )
         from hpcstencil.backends.xla.array_code import array_code
-        from hpcstencil.backends.xla.reductions import bits_per_part
+        from hpcstencil.backends.xla.reductions import ByNumpy, bits_per_part
         from hpcstencil.distributed.cell_samples import CellSamples
         from hpcstencil.io.snapshot_buffers import Copies
 
@@ -202,11 +202,15 @@ class LoweredToNative:
             advance = by_sections(code, device_grid)
         one_at_a_time = not members and not device_grid.devices.several
         one_call = (alone or adaptive) and not device_grid.devices.several
+        # The steps of an adaptive run may be rejected, and sections of steps are separate calls.
+        records = bool(plan.steps_per_exchange) and one_at_a_time and not adaptive
 
         def reductions(needs: Needs, trees: Sequence[Node]) -> Reductions:
             """Return the reductions of ``trees``, with those of plain fields by native code."""
-            bits = bits_per_part(device_grid.grid.cells)
-            reducer = ByNative(device_grid.devices, bits, code.library, self.program.fields, trees, one_call)
+            by_numpy = ByNumpy(device_grid.devices, bits_per_part(device_grid.grid.cells))
+            reducer = ByNative(
+                device_grid.devices, code.library, self.program.fields, trees, one_call, records, by_numpy
+            )
             return array.reductions(needs, trees, reducer)
 
         def by_messages() -> Advance:

@@ -1,7 +1,6 @@
-"""Reductions of fields in native code, for diagnostics: extrema and exact sums, while a step stores the fields or later.
+"""Reductions of fields in native code, for diagnostics: extrema and exact sums, while steps store the fields or later.
 
-The sum depends on the exponent of the largest magnitude, which is known only afterwards. Native code takes that of the last
-reduction, and reduces again in the rare case that it was another one.
+Native code expects values of about the magnitude of the last ones. Others only take longer.
 """
 
 from __future__ import annotations
@@ -11,30 +10,19 @@ import math
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
 
 import jax
 import numpy as np
 
-from hpcstencil.backends.xla.reductions import PARTS, ByNumpy
+from hpcstencil.backends.native.field_records import NativeRecords, recordable
+from hpcstencil.backends.xla.reductions import ByNumpy
 from hpcstencil.distributed.device_blocks import Devices
 from hpcstencil.runtime.threads import by_threads
 from hpcstencil.symbolic.expressions import Field, Node
 
-
-class FieldSum(ctypes.Structure):
-    """The C++ struct of a field's reductions (field_sums.hpp)."""
-
-    _fields_ = (
-        ("wanted", ctypes.c_int64),
-        ("exponent", ctypes.c_int64),
-        ("bits", ctypes.c_int64),
-        ("high", ctypes.c_double),
-        ("low", ctypes.c_double),
-        ("part", ctypes.c_int64 * PARTS),
-        ("unfit", ctypes.c_int64),
-        ("broken", ctypes.c_int64),
-        ("at", ctypes.c_void_p),
-    )
+HEADROOM = 2  # bits by which values may grow before their sums take longer
 
 
 @dataclass
@@ -43,32 +31,49 @@ class ByNative:
 
     Attributes
     ----------
-    bits
-        Those of `bits_per_part`.
     library, fields
         The compiled program, and the names of its fields.
     trees
         The trees to reduce. Plain fields among them are reduced here.
     while_stepping
         Whether one call of the program takes all steps, so that it may reduce its results.
+    records
+        Whether calls of the program may record fields after some of their steps.
+    by_numpy
+        Reduces fields that are not finite.
     """
 
     devices: Devices
-    bits: int
     library: ctypes.CDLL
     fields: Sequence[str]
     trees: Sequence[Node]
     while_stepping: bool
-    guessed: dict[str, int] = field(default_factory=dict)  # the exponent of each field
-    found: dict[str, FieldSum] = field(default_factory=dict)  # the last reductions, until their sums are asked for
+    records: bool
+    by_numpy: ByNumpy
+    expected: dict[str, int] = field(default_factory=dict)  # an exponent of 2 for the magnitude of each field
+    found: dict[str, Any] = field(default_factory=dict)  # the last reductions, until their sums are asked for
 
     def __post_init__(self) -> None:
+        limbs, self.least_bit = int(self.library.limbs_of_sums()), int(self.library.least_bit_of_sums())
+
+        class FieldSum(ctypes.Structure):
+            """The C++ struct of a field's reductions (field_sums.hpp)."""
+
+            _fields_ = (
+                ("wanted", ctypes.c_int64),
+                ("exponent", ctypes.c_int64),
+                ("high", ctypes.c_double),
+                ("low", ctypes.c_double),
+                ("broken", ctypes.c_int64),
+                ("at", ctypes.c_void_p),
+                ("limb", ctypes.c_int64 * limbs),
+            )
+
         class FieldSums(ctypes.Structure):
             _fields_ = (("stored", ctypes.c_int64), ("field", FieldSum * len(self.fields)))
 
-        self.sums = FieldSums()
+        self.field_sum, self.sums = FieldSum, FieldSums()
         self.names = {tree.name for tree in self.trees if isinstance(tree, Field)} & set(self.fields)
-        self.by_numpy = ByNumpy(self.devices, self.bits)
         weakref.finalize(self, self.library.set_field_sums, None, ctypes.byref(self.sums))
 
     def expect(self, wanted: bool) -> None:
@@ -76,42 +81,44 @@ class ByNative:
             return
         self.sums.stored = 0
         for name, each in zip(self.fields, self.sums.field, strict=True):
-            each.wanted = int(wanted and name in self.guessed and name in self.names)
-            each.exponent, each.bits = self.guessed.get(name, 0), self.bits
+            each.wanted = int(wanted and name in self.names)
+            each.exponent = self.expected.get(name, 0)
         self.library.set_field_sums(ctypes.byref(self.sums), None)
 
     def extremes(self, name: str, array: jax.Array) -> tuple[float, float, int]:
-        stored = self._stored(name, array)
-        found = stored or self._reduced(array, self.guessed.get(name, 0))
+        found = self._stored(name, array) or self._reduced(name, array)
         if found.broken:
             return self.by_numpy.extremes(name, array)
         self.found[name] = found
-        if not stored:
-            self.guessed.setdefault(name, exponent_of(found))
+        self.expect_magnitude(name, found.high, found.low)
         return found.high, found.low, 0
 
     def parts(self, name: str, array: jax.Array, exponent: int) -> np.ndarray:
-        self.guessed[name] = exponent
-        found = self.found.pop(name, None)
-        if found is None or found.unfit or found.exponent != exponent:
-            found = self._reduced(array, exponent)
-        if found.unfit:
-            return self.by_numpy.parts(name, array, exponent)
-        return np.array(found.part, np.int64)
+        return np.array((self.found.pop(name, None) or self._reduced(name, array)).limb, np.int64)
 
-    def _stored(self, name: str, array: jax.Array) -> FieldSum | None:
-        """Return what the last call of the program has reduced, if that is this array."""
+    def total(self, parts: np.ndarray, exponent: int) -> float:
+        return exact_total(parts, self.least_bit)
+
+    def recorder(self, names: Sequence[str], most: int) -> NativeRecords | None:
+        return NativeRecords(self, names, most) if self.records and recordable(self, names) else None
+
+    def expect_magnitude(self, name: str, high: float, low: float) -> None:
+        """Expect later values of a field to have about the magnitude of these extrema."""
+        self.expected[name] = math.frexp(max(abs(high), abs(low)))[1] + HEADROOM
+
+    def _stored(self, name: str, array: jax.Array) -> Any:
+        """Return what the last call of the program has reduced, if that is this array; None otherwise."""
         if not self.sums.stored or name not in self.names:
             return None
         each = self.sums.field[self.fields.index(name)]
         if not each.wanted or each.at != np.asarray(array).ctypes.data:
             return None
         each.wanted = 0  # once: the array may be overwritten before the next call
-        return FieldSum.from_buffer_copy(each)
+        return self.field_sum.from_buffer_copy(each)
 
-    def _reduced(self, array: jax.Array, exponent: int) -> FieldSum:
-        """Return the reductions of an array, relative to this exponent."""
-        total = FieldSum(0, exponent, self.bits, -math.inf, -math.inf)
+    def _reduced(self, name: str, array: jax.Array) -> Any:
+        """Return the reductions of an array."""
+        total = self.field_sum(exponent=self.expected.get(name, 0), high=-math.inf, low=-math.inf)
 
         def of_part(part: np.ndarray) -> None:
             cells = np.ascontiguousarray(part)
@@ -123,6 +130,7 @@ class ByNative:
         return total
 
 
-def exponent_of(found: FieldSum) -> int:
-    """Return the exponent of the largest magnitude."""
-    return math.frexp(max(abs(found.high), abs(found.low)))[1]
+def exact_total(limbs: np.ndarray, least_bit: int) -> float:
+    """Return Σ_k limbs_k 2^(32 k + least_bit), computed exactly and rounded once to float64. ``limbs`` is int64."""
+    total = sum(int(limb) << (32 * k) for k, limb in enumerate(limbs))
+    return float(Fraction(total) * Fraction(2) ** least_bit)

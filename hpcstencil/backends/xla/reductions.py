@@ -11,7 +11,7 @@ After Demmel & Nguyen, "Parallel reproducible summation", IEEE Trans. Comput. 64
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -22,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from hpcstencil.backends.backend import Reduced
 from hpcstencil.backends.xla.evaluate import Evaluation, Rules, of_members
 from hpcstencil.distributed.device_blocks import Devices
 from hpcstencil.distributed.device_grid import DeviceGrid
@@ -260,10 +261,65 @@ class FieldReducer(Protocol):
         """Return (maximum, -minimum, number of non-finite cells) of a field."""
 
     def parts(self, name: str, array: jax.Array, exponent: int) -> np.ndarray:
-        """Return the parts of the sum of a field whose values are below 2^``exponent``: int64 of shape (PARTS,).
+        """Return integers, int64 of shape (parts,), that make up the sum of a field on this process.
 
-        Their sum, in the units of the parts, equals that of `compiled_sums`.
+        Those of all processes are added up. The values are below 2^``exponent``.
         """
+
+    def total(self, parts: np.ndarray, exponent: int) -> float:
+        """Return the sum over the whole grid from the added ``parts`` of all processes, rounded once to float64."""
+
+    def recorder(self, names: Sequence[str], most: int) -> FieldRecords | None:
+        """Return a recorder of up to ``most`` reductions of these fields, by compiled calls; None if they make none."""
+
+
+class FieldRecords(Protocol):
+    """Reductions of n fields after some steps of a compiled call, on this process's CPUs."""
+
+    def expect(self, every: int, first: int, origin: int) -> None:
+        """See `backend.Recorder`."""
+
+    def expect_nothing(self) -> None:
+        """See `backend.Recorder`."""
+
+    def extremes(self, count: int) -> np.ndarray:
+        """Return the extremes of the first ``count`` records, as `FieldReducer.extremes`: float64 of shape (count, n, 3)."""
+
+    def parts(self, count: int) -> np.ndarray:
+        """Return the parts of the sums of the first ``count`` records, as `FieldReducer.parts`: int64 (count, n, parts)."""
+
+
+@dataclass(frozen=True)
+class Recorder:
+    """Reductions that are recorded by a compiled call; see `backend.Recorder`."""
+
+    records: FieldRecords
+    reducer: FieldReducer
+    communicator: Communicator
+
+    def expect(self, every: int, first: int, origin: int) -> None:
+        self.records.expect(every, first, origin)
+
+    def expect_nothing(self) -> None:
+        self.records.expect_nothing()
+
+    def taken(self, count: int) -> Iterator[Reduced]:
+        high, low, broken = np.moveaxis(self.records.extremes(count), -1, 0)
+        low, high = _bounds(self.communicator, high, low)
+        broken = self.communicator.total(broken.astype(np.int64))
+        totals = self.communicator.total(self.records.parts(count))
+        for n in range(count):
+            sums = [
+                math.nan if some else self.reducer.total(parts, 0)
+                for parts, some in zip(totals[n], broken[n], strict=True)
+            ]
+            yield Reduced(low[n], high[n], broken[n], np.array(sums))
+
+
+def _bounds(communicator: Communicator, high: np.ndarray, low: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return (minimum, maximum) over all processes, from the maxima of values and of their negatives. Collective."""
+    high, low = communicator.maximum(np.stack([high, low]))
+    return 0.0 - low, high + 0.0  # which of 0 and -0 was found first is left to chance
 
 
 @dataclass(frozen=True)
@@ -290,6 +346,12 @@ class ByNumpy:
 
         blocks = [block for block in self.devices.owned(array) if block.size]
         return np.sum([total for block in blocks for total in by_threads(of_part, block)], 0)
+
+    def total(self, parts: np.ndarray, exponent: int) -> float:
+        return exact_sum(parts, exponent, self.bits)
+
+    def recorder(self, names: Sequence[str], most: int) -> FieldRecords | None:
+        return None
 
 
 class Reductions:
@@ -324,6 +386,12 @@ class Reductions:
         """See `backend.Reductions`."""
         self.reducer.expect(wanted)
 
+    def recorder(self, most: int) -> Recorder | None:
+        """See `backend.Reductions`."""
+        names = list(self.fields.values())
+        records = None if self.compiled or not names else self.reducer.recorder(names, most)
+        return None if records is None else Recorder(records, self.reducer, self.communicator)
+
     def extremes(
         self, fields: Fields, parameters: Parameters, time: float | np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -333,20 +401,12 @@ class Reductions:
         """
         if not self.trees:
             return np.empty(0), np.empty(0), np.empty(0, np.int64)
-        each = self._of_each(
-            lambda n, name: self.reducer.extremes(name, fields[name]),
-            lambda: self.run_extremes(fields, parameters, time),
-        )
-        high, low, broken = np.moveaxis(each, 1, 0)
-        found = self.communicator.maximum(np.stack([high, low]))
-        return -found[1], found[0], self.communicator.total(np.asarray(broken, np.int64))
-
-    def _of_each(self, of_field: Callable[[int, str], Any], compiled: Callable[[], Any]) -> np.ndarray:
-        """Stack one result per tree: ``of_field(tree number, name)`` for plain fields, those of ``compiled()`` for others."""
-        each = {n: of_field(n, name) for n, name in self.fields.items()}
+        each = {n: self.reducer.extremes(name, fields[name]) for n, name in self.fields.items()}
         if self.compiled:
-            each |= zip(self.compiled, self.device_grid.first(compiled()), strict=True)
-        return np.stack([each[n] for n in range(len(self.trees))])
+            each |= zip(self.compiled, self.device_grid.first(self.run_extremes(fields, parameters, time)), strict=True)
+        high, low, broken = np.moveaxis(np.stack([each[n] for n in range(len(self.trees))]), 1, 0)
+        low, high = _bounds(self.communicator, high, low)
+        return low, high, self.communicator.total(np.asarray(broken, np.int64))
 
     def sums(self, fields: Fields, parameters: Parameters, time: float, largest: np.ndarray) -> np.ndarray:
         """Return the sum of each tree over the whole grid at ``time``, rounded once to float64. Collective.
@@ -358,17 +418,26 @@ class Reductions:
         exponents = np.where(np.isfinite(largest), np.frexp(largest)[1], 0)
         exponents = np.clip(exponents, -1000, 1000)
         scales = np.ldexp(1.0, -exponents)
-        parts = self._of_each(
-            lambda n, name: self.reducer.parts(name, fields[name], int(exponents[n])),
-            lambda: self.run_sums(fields, parameters, time, scales[self.compiled]),
-        )
-        totals = self.communicator.total(np.asarray(parts, np.int64))
+        parts = {n: self.reducer.parts(name, fields[name], int(exponents[n])) for n, name in self.fields.items()}
+        if self.compiled:
+            found = self.device_grid.first(self.run_sums(fields, parameters, time, scales[self.compiled]))
+            parts |= zip(self.compiled, np.asarray(found, np.int64), strict=True)
+        totals = self._totals([parts[n] for n in range(len(self.trees))])
         result = np.array(largest, np.float64)
         for index in np.ndindex(largest.shape):
             if math.isfinite(largest[index]):
-                of_one = totals[(index[0], slice(None), *index[1:])]
-                result[index] = exact_sum(of_one, int(exponents[index]), self.bits)
+                of_one, exponent = totals[index[0]][(slice(None), *index[1:])], int(exponents[index])
+                of_field = index[0] in self.fields
+                result[index] = (
+                    self.reducer.total(of_one, exponent) if of_field else exact_sum(of_one, exponent, self.bits)
+                )
         return result
+
+    def _totals(self, parts: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Return the sums of each of these int64 arrays over all processes. Collective."""
+        total = self.communicator.total(np.concatenate([part.ravel() for part in parts]))
+        ends = np.cumsum([part.size for part in parts])[:-1]
+        return [one.reshape(part.shape) for one, part in zip(np.split(total, ends), parts, strict=True)]
 
 
 def on_processor(device_grid: DeviceGrid) -> bool:

@@ -66,7 +66,7 @@ class Probes(Stream):
 
     def is_due(self, clock: Clock) -> bool:
         if self.samples.while_stepping:
-            return self.before_call.step // self.every < clock.step // self.every
+            return bool(self.leap.multiples(self.every))
         return clock.step % self.every == 0
 
     def begin(self, state: State) -> None:
@@ -75,7 +75,7 @@ class Probes(Stream):
             self._record(state)
 
     def before(self, state: State, leap: Leap) -> None:
-        self.before_call, self.leap = state.clock, leap
+        self.leap = leap
         first = state.clock.step // self.every + 1 - len(self.taken)
         self.samples.expect(self.every, first, state.clock.step - leap.steps.first)
 
@@ -86,10 +86,7 @@ class Probes(Stream):
     def write(self, state: State) -> None:
         if not self.samples.while_stepping:
             return self._record(state)
-        before, these, after = self.before_call.step, self.leap.steps, self.leap.after
-        for step in range((before // self.every + 1) * self.every, after.step + 1, self.every):
-            time = after.time if step == after.step else these.part(step - before, 0).start
-            self.taken.append((step, time))
+        self.taken += [(step, self.leap.time_of(step)) for step in self.leap.multiples(self.every)]
         self._interpolate_if_full()
 
     def _record(self, state: State) -> None:

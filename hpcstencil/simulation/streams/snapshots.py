@@ -1,11 +1,18 @@
-"""The streams that write to the output file: rows of diagnostics, and snapshots."""
+"""The streams that write to the output file: rows of diagnostics, and snapshots.
+
+Rows at given steps are recorded while a compiled call takes many steps, if the backend can do that. Otherwise calls end at
+these steps.
+"""
 
 from __future__ import annotations
+
+import math
 
 from hpcstencil.io.dataset_names import DIAGNOSTICS
 from hpcstencil.numerics.schedule import Clock, Leap, Schedule
 from hpcstencil.runtime.walltime import passed
 from hpcstencil.simulation.state import State
+from hpcstencil.simulation.stepping import STEPS_PER_CALL
 from hpcstencil.simulation.streams.output import Output
 from hpcstencil.simulation.streams.stream import Stream
 
@@ -18,20 +25,69 @@ class DiagnosticRows(Stream):
 
     def __init__(self, output: Output, schedule: Schedule) -> None:
         self.output, self.schedule = output, schedule
+        self.every, diagnostics = schedule.diagnostic_steps, output.diagnostics
+        self.recorder = None
+        if self.every is not None and diagnostics.trees and output.simulation.control is None:
+            self.records = math.ceil(STEPS_PER_CALL / self.every)
+            self.recorder = diagnostics.reductions.recorder(self.records)
+
+    def steps_to_event(self, clock: Clock) -> int | None:
+        if self.every is None:
+            return None
+        return (self.records if self.recorder else 1) * self.every - clock.step % self.every
 
     def is_due(self, clock: Clock) -> bool:
+        return self._is_row(clock) or bool(self.recorder and self._recorded())
+
+    def _is_row(self, clock: Clock) -> bool:
+        """Return whether a row is due at ``clock``."""
         return self.schedule.is_diagnostic(clock) and clock.step > self.output.file.last_row(DIAGNOSTICS)
 
+    def _recorded(self) -> range:
+        """Return the steps whose states the last call has recorded."""
+        assert self.every is not None
+        return self.leap.multiples(self.every)
+
     def before(self, state: State, leap: Leap) -> None:
-        self.output.diagnostics.reductions.expect(self.is_due(leap.after))
+        self.leap, reductions = leap, self.output.diagnostics.reductions
+        if self.recorder is None:
+            reductions.expect(self._is_row(leap.after))
+        elif steps := self._recorded():
+            self.recorder.expect(steps.step, steps[0] // steps.step, state.clock.step - leap.steps.first)
+
+    def poll(self) -> None:
+        """The call has ended: another simulation may run the same program before the next one."""
+        if self.recorder is not None:
+            self.recorder.expect_nothing()
 
     def write(self, state: State) -> None:
-        self.output.take_row(state)
+        steps = self._recorded() if self.recorder else range(0)
+        self._take_recorded(steps)
+        if self._is_row(state.clock) and state.clock.step not in steps:
+            self.output.take_row(state)
+
+    def _take_recorded(self, steps: range) -> None:
+        """Take the rows of these ``steps`` of the last call, up to the first with a value that is not finite."""
+        if not steps:
+            return
+        assert self.recorder is not None
+        diagnostics, last = self.output.diagnostics, self.output.file.last_row(DIAGNOSTICS)
+        with self.output.stopwatch.during("diagnostics"):
+            for step, reduced in zip(steps, self.recorder.taken(len(steps)), strict=True):
+                if reduced.broken.any():
+                    return
+                if step > last:
+                    time = self.leap.time_of(step)
+                    diagnostics.add(diagnostics.values(reduced, time), step, time)
+
+    def salvage(self) -> None:
+        if self.recorder is not None:
+            self._take_recorded(self._recorded())
 
     def begin(self, state: State) -> None:
         """Take a row of the first state if the file is new, or if one is due."""
-        if not self.output.source.append or self.is_due(state.clock):
-            self.write(state)
+        if not self.output.source.append or self._is_row(state.clock):
+            self.output.take_row(state)
 
     def flush(self) -> None:
         self.output.write_rows()

@@ -6,6 +6,7 @@ At every event, the event loop calls the methods of all streams in order, `befor
     before                 before each compiled call that is known to end at a step
     poll, is_due -> write  after each compiled call
     stop                   when the run stops early, by a signal or near the time limit; `flush` follows
+    salvage                when the solution is not finite after a call; `flush` follows
     finish                 when the run has reached its end
     flush, memory          before a checkpoint; `flush` also when the run ends early
     close                  last
@@ -65,6 +66,9 @@ class Stream:
 
     def poll(self) -> None:
         """Raise the error of a background write that has failed. Does not wait for writes in progress."""
+
+    def salvage(self) -> None:
+        """Hold what the last compiled call has recorded before the solution stopped being finite; the run ends."""
 
     def flush(self) -> None:
         """Write all data that the stream holds, because a run that continues from the next checkpoint does not repeat it."""

@@ -99,8 +99,10 @@ static Blocking cheapest_in_place(const Call& call, long steps, bool given, long
     for_steps(steps, given, [&](long t) {
         const Level& first = pipe.level[0];
         double tile0 = (double)call.count[0] / threads;
-        for (bool joined : {false, joins_steps}) {  // a call with one sweep; with many, which most work is for
-            pipe.lay_out(t, has_boundary(call, 0), nullptr, {joined, joined});
+        // Sweeps that record fields; that of a call with one sweep; those of a call with many, which most work is for.
+        for (int joins = JOINS_STEPS ? 0 : 2; joins < 3; joins++) {
+            const bool joined = JOINS_STEPS && joins == 2;
+            pipe.lay_out(t, has_boundary(call, 0), nullptr, {joined, joined}, joins ? 0 : ALL_APART);
             if (tile0 < 2.0 * first.reach[0] || call.count[1] < 2 * first.reach[1] || !field_drift.lay_out(pipe, flat))
                 return;
         }
@@ -170,14 +172,11 @@ extern "C" double work_per_step(const int64_t* count, const int64_t* wraps, cons
 // Stores how many cells beyond a block some steps load, per axis, whether calls join steps or not.
 extern "C" void reach_of_steps(int64_t steps, int64_t* reach) {
     Pipeline& pipe = *new Pipeline();
-    bool before = joins_steps;
     for (int a = 0; a < AXES; a++) reach[a] = 0;
-    for (int joins = 0; joins <= JOINS_STEPS; joins++) {
-        joins_steps = joins;
-        pipe.lay_out(steps, false);
+    for (uint32_t apart : {0u, ALL_APART}) {
+        pipe.lay_out(steps, false, nullptr, {}, apart);
         for (int a = 0; a < AXES; a++) reach[a] = max(reach[a], pipe.level[0].reach[a]);
     }
-    joins_steps = before;
     delete &pipe;
 }
 

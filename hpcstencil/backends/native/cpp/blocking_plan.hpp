@@ -1,9 +1,9 @@
 // The plan of a call: its sweeps, pipelines and tables, for steps in tiles and steps in place.
 #pragma once
 #include <algorithm>
+#include <array>
 
-#include "field_sums.hpp"
-#include "layers.hpp"
+#include "field_records.hpp"
 #include "threads.hpp"
 
 // Blocks of cells to prefetch while others are computed. They are prefetched a few cache lines at a time, because a
@@ -66,9 +66,8 @@ struct Plan {
     const Call& call;
     long steps, sweeps;
     bool joins_sweeps = false;  // whether sweeps begin steps for each other, as in `Joints`
-    // Of the longer and of the shorter sweeps; if sweeps are joined, also of the first and of the last one.
-    Pipeline pipeline[4];
-    std::vector<int> pipelines;  // the indices of those that are laid out
+    std::vector<Pipeline> pipelines;  // of the different kinds of sweeps
+    std::vector<int> kind;            // of each sweep
     List<const real*> tables{TABLES};
     Layers layers;
     FixedArrays fixed_arrays;
@@ -80,17 +79,21 @@ struct Plan {
 
     void lay_out(long steps_, long sweeps_) {
         steps = steps_, sweeps = sweeps_;
-        for (long k : {0L, 1L, steps % sweeps, sweeps - 1}) {
-            int n = k < sweeps ? pipeline_index(k) : -1;
-            if (n < 0 || std::count(pipelines.begin(), pipelines.end(), n)) continue;
-            pipelines.push_back(n);
-            pipeline[n].lay_out(steps / sweeps + (k < steps % sweeps), has_boundary(call, 0), call.section,
-                                {joins_sweeps && k > 0, joins_sweeps && k + 1 < sweeps});
+        std::vector<std::array<long, 4>> kinds;
+        for (long k = 0; k < sweeps; k++) {
+            const long count = steps / sweeps + (k < steps % sweeps), first = first_step(k);
+            long apart = 0;
+            for (long t = 0; t < count; t++) apart |= long(is_whole(first + t + 1)) << t;
+            const bool begun = joins_sweeps && k && !is_whole(first),
+                       next = joins_sweeps && k + 1 < sweeps && !is_whole(first + count);
+            const std::array<long, 4> mine = {count, begun, next, apart};
+            kind.push_back(std::find(kinds.begin(), kinds.end(), mine) - kinds.begin());
+            if (kind[k] < (long)kinds.size()) continue;
+            kinds.push_back(mine), pipelines.emplace_back();
+            pipelines.back().lay_out(count, has_boundary(call, 0), call.section, {begun, next}, apart);
         }
     }
-    int pipeline_index(long k) const {
-        return joins_sweeps && !k ? 2 : joins_sweeps && k + 1 == sweeps ? 3 : k < steps % sweeps ? 0 : 1;
-    }
-    const Pipeline& longest() const { return pipeline[pipeline_index(0)]; }
+    const Pipeline& pipeline_of(long k) const { return pipelines[kind[k]]; }
+    const Pipeline& longest() const { return pipeline_of(0); }
     long first_step(long k) const { return (long)call.clock[1] + k * (steps / sweeps) + min(k, steps % sweeps); }
 };

@@ -41,6 +41,7 @@ struct CellSamples {
 };
 
 static CellSamples* cell_samples = nullptr;
+static bool samples_need_whole_steps = false;  // otherwise `Unstored` computes what joined steps do not store
 
 static inline bool stores(const Pass& pass, int array) {
     for (int o = 0; o < pass.outputs; o++)
@@ -48,11 +49,14 @@ static inline bool stores(const Pass& pass, int array) {
     return false;
 }
 
-// Later calls record there, or nowhere. Steps are not joined if that would leave many samples to compute again.
+// Whether the pass that joins a step to the next one stores the values of a field between them.
+static inline bool stored_between_steps(int f) { return !JOINS_STEPS || stores(passes[PASSES], ends[f]); }
+
+// Later calls record there, or nowhere.
 extern "C" void set_cell_samples(CellSamples* samples) {
-    cell_samples = samples, joins_steps = JOINS_STEPS;
-    for (int f = 0; f < GIVEN && JOINS_STEPS && samples && samples->dense; f++)
-        if (samples->begin[f] && !stores(passes[PASSES], ends[f])) joins_steps = false;
+    cell_samples = samples, samples_need_whole_steps = false;
+    for (int f = 0; f < GIVEN && samples && samples->dense; f++)
+        if (samples->begin[f] && !stored_between_steps(f)) samples_need_whole_steps = true;
 }
 // Later calls do not record there any more.
 extern "C" void drop_cell_samples(CellSamples* samples) {

@@ -1,18 +1,18 @@
 // Extrema and exact sums of fields, for diagnostics. A call reduces its results while they are in cache
-// (`set_field_sums`); `sum_cells` reduces an array later. native/field_sums.py uses both.
+// (`set_field_sums`), and fields after earlier steps (field_records.hpp); `sum_cells` reduces an array later.
+// native/field_sums.py uses all of them.
 #pragma once
 #include <type_traits>
 
-#include "integer_sums.hpp"
+#include "exact_sum.hpp"
 
-// The sum and the extrema of a field's cells. The sum is Σ_j part[j] 2^(exponent - (j + 1) bits), in which every value
-// is rounded to a multiple of the last unit, as in xla/reductions.py.
+// The sum and the extrema of a field's cells.
 struct FieldSum {
-    int64_t wanted, exponent, bits;
-    double high, low;  // the largest value, and the largest negative of a value
-    int64_t part[3];
-    int64_t unfit, broken;  // whether a value was not below 2^exponent: part is not the sum; whether one was not finite
-    const void* at;         // the array of these values
+    int64_t wanted, exponent;  // most values are expected to be below 2^exponent, and not much smaller
+    double high, low;          // the largest value, and the largest negative of a value
+    int64_t broken;            // whether a value was not finite: the sum and the extrema are those of the others
+    const void* at;            // the array of these values
+    ExactSum sum;
 };
 
 // The sums of the results of the last call, for each field but not for error estimates. ``stored`` says whether the
@@ -30,9 +30,9 @@ extern "C" void set_field_sums(FieldSums* sums, FieldSums* instead_of) {
     if (sums || field_sums == instead_of) field_sums = sums;
 }
 
-constexpr bool SINGLE = sizeof(real) == 4;
 constexpr long MANTISSA = SINGLE ? 23 : 52;
 constexpr long UNITS = 51;  // a value below 2^exponent is less than 2^UNITS of the first unit, 2^(exponent - UNITS)
+constexpr long QUICKEST = SINGLE ? 150 : 900;  // the largest exponent for which all units are numbers of this precision
 typedef std::conditional<SINGLE, uint32_t, uint64_t>::type word;
 
 // The bits of the real number 2^n, or of the least positive number where that is larger.
@@ -44,28 +44,28 @@ static word bits_of_power(long n) {
 // The cells that one thread has seen.
 //
 // Adding 1.5 2^(exponent + 1) in double precision to a value below 2^exponent leaves its multiple of the first unit in
-// the last bits of the sum, ready to be added as an integer. In double precision a second unit takes up the rest. Both
-// are exact unless a value is tiny; a row with such a value is added cell by cell.
+// the last bits of the sum, ready to be added as an integer. In double precision a second unit takes up the rest. Rows
+// with tiny values need more units, each 2^UNITS times smaller than the one before. Only rows with values that are too
+// large, or close to the least positive number, are added cell by cell.
 struct CellSums {
     typedef word words __attribute__((vector_size(VECTOR)));
+    static constexpr long MOST_UNITS = SINGLE ? 6 : 40;
 
-    long exponent = 0, bits = 1, held = 0, second_units = 0;
-    double first_shift = 0, second_shift = 0, scale = 1, unit = 1;
+    long exponent = 0, held = 0;
+    double first_shift = 0, second_shift = 0;
     word limit = 0, least = 1;
-    bool quick = false, unfit = false, broken = false;
+    bool quick = false, broken = false;
     vec most = vec{} - real(__builtin_inf()), fewest = vec{} + real(__builtin_inf());
     integers first = {}, second = {};
     double high = -__builtin_inf(), low = -__builtin_inf();
-    int64_t part[3] = {0, 0, 0};
+    ExactSum exact;
 
     void begin(const FieldSum& wanted) {
-        exponent = wanted.exponent, bits = wanted.bits;
-        scale = __builtin_ldexp(1.0, -exponent), unit = __builtin_ldexp(1.0, bits);
-        second_units = min(2 * UNITS, 3 * bits);
+        exponent = wanted.exponent;
         first_shift = __builtin_ldexp(1.5, exponent + 1);
-        second_shift = __builtin_ldexp(1.5, exponent + 52 - second_units);
-        limit = bits_of_power(exponent), least = bits_of_power(exponent - (SINGLE ? UNITS : second_units) + MANTISSA);
-        quick = bits >= 26 && exponent > -900 && exponent < 900;
+        second_shift = __builtin_ldexp(1.5, exponent + 1 - UNITS);
+        limit = bits_of_power(exponent), least = bits_of_power(exponent - (SINGLE ? 1 : 2) * UNITS + MANTISSA);
+        quick = exponent > -QUICKEST && exponent < QUICKEST;
     }
 
     void add_row(const real* v, long n) {
@@ -87,12 +87,43 @@ struct CellSums {
                 two += shifted_cells(here - rounded, second_shift);
             }
         }
-        if (whole && !all_fit(smallest, largest)) whole = 0;
-        if (whole) {
+        if (whole && all_fit(smallest, largest)) {
             first += one, second += two, held += whole;
             if (held > 1024) flush();
-        }
+        } else if (const long units = whole ? units_for(smallest, largest) : 0) add_in_units(v, whole, units);
+        else whole = 0;
         for (long x = whole; x < n; x++) add_cell(v[x]);
+    }
+
+    // The number of units that take up all bits of some cells; 0 if they must be added cell by cell.
+    long units_for(words smallest, words largest) const {
+        word least_size = smallest[0];
+        for (long l = 0; l < LANES; l++) {
+            if (largest[l] >= limit) return 0;
+            if (smallest[l] < least_size) least_size = smallest[l];
+        }
+        const long last_bit = max(1, (least_size + 1) >> MANTISSA) - (SINGLE ? 127 : 1023) - MANTISSA,
+                   units = (exponent - last_bit + UNITS - 1) / UNITS;
+        return last_bit > -QUICKEST && units <= MOST_UNITS ? units : 0;
+    }
+
+    void add_in_units(const real* v, long n, long units) {
+        double shift[MOST_UNITS];
+        integers sum[MOST_UNITS];
+        for (long k = 0; k < units; k++) shift[k] = __builtin_ldexp(1.5, exponent + 1 - k * UNITS), sum[k] = integers{};
+        auto add = [&](doubles rest) INLINED {
+            for (long k = 0; k < units; k++) {
+                const doubles shifted = rest + shift[k];
+                sum[k] += (integers)shifted, rest -= shifted - shift[k];
+            }
+        };
+        for (long x = 0; x < n; x += LANES) {
+            const vec here = *(const unaligned_vec*)(v + x);
+            if constexpr (SINGLE) add(half_of(here, 0)), add(half_of(here, 1));
+            else add((doubles)here);
+        }
+        for (long k = 0; k < units; k++)
+            exact.add(int64_t(total_of(sum[k]) - uint64_t(n) * bits_of(shift[k])), exponent - (k + 1) * UNITS);
     }
 
     bool all_fit(words smallest, words largest) const {
@@ -102,42 +133,25 @@ struct CellSums {
 
     void add_cell(double v) {
         if (!(v - v == 0)) {
-            broken = unfit = true;
+            broken = true;
             return;
         }
         high = v > high ? v : high, low = -v > low ? -v : low;
-        double rest = v * scale;
-        if (!(__builtin_fabs(rest) < 1)) {
-            unfit = true;
-            return;
-        }
-        for (int j = 0; j < 3; j++) {
-            rest *= unit;
-            double units = __builtin_rint(rest);
-            rest -= units, part[j] += (int64_t)units;
-        }
-    }
-
-    // Adds n units 2^(exponent - units).
-    void add_units(int64_t n, long units) {
-        int j = units <= bits ? 0 : units <= 2 * bits ? 1 : 2;
-        __int128 one = 1, all = n * (one << ((j + 1) * bits - units));
-        for (; j > 0; j--) {
-            __int128 carried = all >> bits;
-            part[j] += (int64_t)(all - carried * (one << bits)), all = carried;
-        }
-        part[0] += (int64_t)all;
+        exact.add(v);
     }
 
     void flush() {
-        add_units((int64_t)(total_of(first) - uint64_t(held) * bits_of(first_shift)), UNITS);
-        if (!SINGLE) add_units((int64_t)(total_of(second) - uint64_t(held) * bits_of(second_shift)), second_units);
+        if (!held) return;
+        exact.add(int64_t(total_of(first) - uint64_t(held) * bits_of(first_shift)), exponent - UNITS);
+        if (!SINGLE)
+            exact.add(int64_t(total_of(second) - uint64_t(held) * bits_of(second_shift)), exponent - 2 * UNITS);
         first = second = integers{}, held = 0;
     }
 
     // Adds the sums and extrema of this thread's cells to ``sum``.
     void add_to(FieldSum& sum) {
         flush();
+        exact.carry();
         for (long l = 0; l < LANES; l++) {
             if (most[l] > high) high = most[l];
             if (-fewest[l] > low) low = -fewest[l];
@@ -145,8 +159,8 @@ struct CellSums {
         pthread_mutex_lock(&field_sums_lock);
         if (high > sum.high) sum.high = high;
         if (low > sum.low) sum.low = low;
-        for (int j = 0; j < 3; j++) sum.part[j] += part[j];
-        sum.unfit |= unfit, sum.broken |= broken;
+        for (int k = 0; k < LIMBS; k++) sum.sum.limb[k] += exact.limb[k];
+        sum.broken |= broken;
         if (broken) __atomic_store_n(&not_finite, 1, __ATOMIC_RELAXED);
         pthread_mutex_unlock(&field_sums_lock);
     }
@@ -181,8 +195,7 @@ struct ResultSums {
 };
 
 static void clear(FieldSum& sum, const void* at) {
-    sum.high = sum.low = -__builtin_inf(), sum.unfit = sum.broken = 0, sum.at = at;
-    memset(sum.part, 0, sizeof sum.part);
+    sum.high = sum.low = -__builtin_inf(), sum.broken = 0, sum.at = at, sum.sum = ExactSum();
 }
 
 // The sums to take in this call; null if there are none. Whatever was stored before does not hold any more.
@@ -197,7 +210,11 @@ static FieldSums* field_sums_of(const Call& call) {
     return wanted ? sums : nullptr;
 }
 
-// Adds the n cells at ``data`` to ``sum``, whose exponent and bits are given.
+// The numbers with which an `ExactSum` is to be read.
+extern "C" int64_t limbs_of_sums() { return LIMBS; }
+extern "C" int64_t least_bit_of_sums() { return LEAST_BIT; }
+
+// Adds the n cells at ``data`` to ``sum``, whose exponent is given.
 extern "C" void sum_cells(FieldSum* sum, const void* data, int64_t n) {
     CellSums* cells = new CellSums();
     cells->begin(*sum);

@@ -13,18 +13,21 @@ static inline doubles to_doubles(float __attribute__((vector_size(VECTOR / 2))) 
 #endif
 }
 
+// The first (0) or the second half (1) of single-precision cells.
+static inline doubles half_of(vec cells, int half) {
+    union {
+        vec whole;
+        float __attribute__((vector_size(VECTOR / 2))) halves[2];
+    } split = {cells};
+    return to_doubles(split.halves[half]);
+}
+
 // Adds ``shift``, a power of two or 1.5 times one, in double precision to each cell. A cell that is small enough then
 // leaves its multiple of the last bit of ``shift``, rounded, in the last bits of the sum. Returns the sums as integers,
 // added up to one vector; subtract `bits_of(shift)` for each cell.
 static inline integers shifted_cells(vec cells, double shift) {
     if constexpr (sizeof(real) == 8) return (integers)((doubles)cells + shift);
-    else {
-        union {
-            vec whole;
-            float __attribute__((vector_size(VECTOR / 2))) half[2];
-        } split = {cells};
-        return (integers)(to_doubles(split.half[0]) + shift) + (integers)(to_doubles(split.half[1]) + shift);
-    }
+    else return (integers)(half_of(cells, 0) + shift) + (integers)(half_of(cells, 1) + shift);
 }
 
 static inline uint64_t bits_of(double a) {

@@ -52,7 +52,6 @@ struct Call {
     int64_t* error_sums;
 };
 
-static bool joins_steps = JOINS_STEPS;                 // whether calls do so; see `set_cell_samples`
 static const int MAX_STEPS = GIVEN < FIELDS ? 1 : 16;  // of a sweep
 static const int RINGS = FIELDS + MAX_STEPS * (ARRAYS - FIELDS);
 static const int LEVELS = 1 + MAX_STEPS * PASSES;
@@ -81,6 +80,7 @@ struct Level {
 struct Joints {
     bool begun, next;
 };
+constexpr uint32_t ALL_APART = ~0u;  // no steps of a sweep are joined
 
 // The pipeline of a sweep over some steps, or over a section of one step. It has the ring buffers of planes, and for
 // each level how far it is ahead of the store and how far it reads. Level 0 loads arrays into rings, and results are
@@ -92,7 +92,8 @@ struct Pipeline {
     List<Ring> ring{RINGS};
     List<Level> level{LEVELS};
 
-    void lay_out(int steps_, bool boundary0, const int64_t* section = nullptr, Joints joints = {}) {
+    // Step t of the sweep is joined to the next one, unless bit t of ``apart`` is set.
+    void lay_out(int steps_, bool boundary0, const int64_t* section = nullptr, Joints joints = {}, uint32_t apart = 0) {
         steps = steps_, levels = 1, rings = 0;
         level.assign(LEVELS, {});
         for (int t = 0; t <= steps; t++)
@@ -103,7 +104,8 @@ struct Pipeline {
             load[n] = ring_of[0][array] = add(array, 0, 0);
         }
         for (int t = 0; t < steps; t++) {
-            bool begun = joins_steps && (t || joints.begun), next = joins_steps && (t < steps - 1 || joints.next);
+            auto joined = [&](int t) { return JOINS_STEPS && !(apart >> t & 1); };
+            bool begun = t ? joined(t - 1) : joints.begun, next = t < steps - 1 ? joined(t) : joints.next;
             for (int p = section ? section[0] : begun; p < (section ? section[1] : PASSES); p++, levels++) {
                 Level& mine = level[levels];
                 mine.step = t, mine.pass = next && p == PASSES - 1 ? PASSES : p;

@@ -3,6 +3,7 @@
 #pragma once
 #include "cell_samples.hpp"
 #include "error_sums.hpp"
+#include "field_records.hpp"
 #include "ghosts.hpp"
 #include "injection.hpp"
 
@@ -127,6 +128,7 @@ struct Tile {
         Records records;
         Unstored unstored;
         Injected injected;
+        LevelSums sums;
     };
     List<Work> work{LEVELS};
     List<Source> sources{LEVELS * PLANES * VARIANTS}, targets{LEVELS * PLANES};
@@ -153,7 +155,7 @@ struct Tile {
             w.x0 = round_down(w.x0, LANES), w.x1 = round_up(w.x1, LANES);
             portions += (w.j1 - w.j0 + ROWS - 1) / ROWS * (AT_ONCE / w.pass->at_once);
             w.records.find(job.first + w.step, *w.pass), w.unstored.find(pipe.level[q].pass, w.records);
-            w.injected.find(job.first + w.step, *w.pass);
+            w.injected.find(job.first + w.step, *w.pass), w.sums.find(job.first + w.step, *w.pass);
             for (int mask = 0; mask < VARIANTS; mask++) {
                 const Variant& variant = *w.pass->variant[mask];
                 w.first[mask] = next;
@@ -188,6 +190,7 @@ struct Tile {
         }
         if (call.error_sums) errors.add_to(call.error_sums);
         results.end();
+        for (Work& each : work) each.sums.end();
     }
 
     // Starts to prefetch the cells of planes i .. i + AT_ONCE - 1 that will be loaded from this block, a portion after
@@ -216,7 +219,7 @@ struct Tile {
 
     // Computes planes i .. i + AT_ONCE - 1 of a level. A pass that computes several planes together may also compute
     // some outside lo .. hi - 1.
-    void run(const Work& w, long i) {
+    void run(Work& w, long i) {
         const Pass& pass = *w.pass;
         Rows* out = written.data();
         auto source = [&](const Plane& plane, long n) {
@@ -253,6 +256,7 @@ struct Tile {
                 });
             w.injected.add(call, pass, i + k, pass.at_once, out, w.j0, w.j1, w.x0, w.x1);
             record_cells(w.records, call, pass, i + k, out, from, to);
+            w.sums.add(pass, i + k, out, from, to);
         }
         for (long n = max(i, w.lo); n < min(i + AT_ONCE, w.hi); n++)
             for (int o = 0; o < pass.outputs; o++) fill_ghosts(targets[w.first_target + o].ring, n);

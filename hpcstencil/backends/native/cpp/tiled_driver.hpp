@@ -22,7 +22,7 @@ struct Tiles : Plan {
     Job job_of(long k) const {
         Job job;
         job.plan = this;
-        job.pipeline = &pipeline[pipeline_index(k)];
+        job.pipeline = &pipeline_of(k);
         job.first = first_step(k);
         for (int a = 0; a < AXES; a++) job.parts[a] = blocking.parts[a];
         job.given = k == 0, job.last = k + 1 == sweeps, job.part = is_part(call) && (k == 0 || call.edges);

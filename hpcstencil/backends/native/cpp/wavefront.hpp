@@ -12,6 +12,7 @@
 #pragma once
 #include "cell_samples.hpp"
 #include "field_drift.hpp"
+#include "field_records.hpp"
 #include "ghosts.hpp"
 #include "injection.hpp"
 #include "seams.hpp"
@@ -37,15 +38,17 @@ struct Wavefront : Plan {
     long rows;          // of a tile
     long in_round;      // planes that a level computes before the next level does
     Pipeline reserved;  // of the longest sweep, for which memory is reserved; joined sweeps need no more
-    FieldDrift field_drift[4], reserved_drift;
-    HandOver hand_over[4], reserved_hand_over;
+    std::vector<FieldDrift> field_drift;  // by kind of sweep
+    std::vector<HandOver> hand_over;      // by kind of sweep
+    FieldDrift reserved_drift;
+    HandOver reserved_hand_over;
     Part part[MAX_THREADS];
     std::vector<Seam> seam;         // above each part, see `divide`
     std::vector<long> seam_offset;  // before each sweep: the planes by which seams lie above equal parts
     SnapshotCopies* snapshot = nullptr;
 
     Wavefront(const Call& call, const Blocking& blocking) : Plan(call), rows(blocking.rows) {
-        reserved.lay_out(blocking.steps, has_boundary(call, 0));
+        reserved.lay_out(blocking.steps, has_boundary(call, 0), nullptr, {}, needs_whole_steps() ? ALL_APART : 0);
         reserved_drift.lay_out(reserved, call.count[1] == 1);
         in_round = planes_in_round();
         // Between two ends, parts begin lower, because levels lie half as far above their first place on average.
@@ -65,11 +68,12 @@ struct Wavefront : Plan {
     }
 
     void lay_out(long steps_, long sweeps_) {
-        joins_sweeps = joins_steps;
+        joins_sweeps = JOINS_STEPS;
         Plan::lay_out(steps_, sweeps_);
-        for (int n : pipelines) field_drift[n].lay_out(pipeline[n], call.count[1] == 1);
+        field_drift.resize(pipelines.size()), hand_over.resize(pipelines.size());
+        for (size_t n = 0; n < pipelines.size(); n++) field_drift[n].lay_out(pipelines[n], call.count[1] == 1);
         for (long k = 0; k < sweeps; k++) {
-            long reach = pipeline[pipeline_index(k)].level[0].reach[0];
+            long reach = pipeline_of(k).level[0].reach[0];
             seam_offset.push_back(seam_offset[k] + (k % 2 ? -reach : reach));
         }
     }
@@ -80,7 +84,7 @@ struct Wavefront : Plan {
         seam.resize(LAYERS ? 0 : threads - !call.wraps[0]);
         if (seam.empty()) return;
         reserved_hand_over.lay_out(reserved);
-        for (int n : pipelines) hand_over[n].lay_out(pipeline[n]);
+        for (size_t n = 0; n < pipelines.size(); n++) hand_over[n].lay_out(pipelines[n]);
     }
     template <class Body>
     void on_threads(long threads, Body body) {
@@ -112,7 +116,7 @@ struct Wavefront : Plan {
     Drift drift_before(long k, int f) const {
         Drift moved = {0, 0};
         for (long n = 0; n < k; n++) {
-            const Drift& d = field_drift[pipeline_index(n)].after[pipeline[pipeline_index(n)].levels - 1][f];
+            const Drift& d = field_drift[kind[n]].after[pipeline_of(n).levels - 1][f];
             moved.planes += n % 2 ? -d.planes : d.planes, moved.rows += n % 2 ? -d.rows : d.rows;
         }
         return moved;
@@ -153,7 +157,7 @@ struct Wavefront : Plan {
     long rows_of_seam() const { return call.count[1] + 2 * reserved.level[0].reach[1]; }
     long planes_handed_over() const {
         long most = reserved_hand_over.total;
-        for (int n : pipelines) most = max(most, hand_over[n].total);
+        for (const HandOver& each : hand_over) most = max(most, each.total);
         return most;
     }
 
@@ -210,6 +214,7 @@ struct Sweep {
     List<Records> records{LEVELS};
     List<Unstored> unstored{LEVELS};
     List<Injected> injected{LEVELS};
+    List<LevelSums> sums{LEVELS};
     List<Rows> written{PLANES};  // by a pass
     VariantPlanes read;
     Prefetch upcoming, tile_edge;
@@ -221,9 +226,9 @@ struct Sweep {
           call(wavefront.call),
           part(wavefront.part[number]),
           k(k),
-          pipe(wavefront.pipeline[wavefront.pipeline_index(k)]),
-          field_drift(wavefront.field_drift[wavefront.pipeline_index(k)]),
-          hand_over(wavefront.hand_over[wavefront.pipeline_index(k)]),
+          pipe(wavefront.pipeline_of(k)),
+          field_drift(wavefront.field_drift[wavefront.kind[k]]),
+          hand_over(wavefront.hand_over[wavefront.kind[k]]),
           upward(k % 2 == 0),
           last(k + 1 == wavefront.sweeps),
           tiles{pipe, from, to, {}, upward, hand_over.shift.data(), {}},
@@ -237,6 +242,7 @@ struct Sweep {
             records[q].find(wavefront.first_step(k) + pipe.level[q].step, pass);
             unstored[q].find(pipe.level[q].pass, records[q]);
             injected[q].find(wavefront.first_step(k) + pipe.level[q].step, pass);
+            sums[q].find(wavefront.first_step(k) + pipe.level[q].step, pass);
             for (int mask = 0; mask < VARIANTS; mask++)
                 for (int n = 0; n < pass.variant[mask]->planes; n++) {
                     const Plane& plane = pass.variant[mask]->plane[n];
@@ -263,6 +269,11 @@ struct Sweep {
         }
         if (tiles.seam[1]) wavefront.seam[number].tiles.assign(LEVELS, 0);
         tiles.lay_out(wavefront.rows);
+    }
+
+    void end_sums() {
+        results.end();
+        for (LevelSums& each : sums) each.end();
     }
 
     Drift drift(int q, int f) const {
@@ -462,11 +473,12 @@ struct Sweep {
         else
             for (long n = begin; n >= low && n <= high; n += next)
                 whole_rows(q) ? compute_rows(q, n, j0, j1) : compute_chunks(q, n, j0, j1);
-        if (!injected[q].entries.empty() || !records[q].entries.empty())
+        if (!injected[q].entries.empty() || !records[q].entries.empty() || !sums[q].entries.empty())
             for (long n = low; n <= high; n += planes) {
                 const Rows* made = rows_written(q, n, 0, 1);
                 injected[q].add(call, pass, n, planes, made, j0, j1, 0, width);
                 record_cells(records[q], call, pass, n, made, first, end);
+                sums[q].add(pass, n, made, first, end);
             }
         for (int o = 0; o < pass.outputs; o++)
             fill_ghosts(q, field_written(pass, o), pipe.output(q, o), i0, i1, j0, j1);
@@ -648,7 +660,7 @@ inline void Wavefront::work(long n, Buffer& memory) {
         barrier.wait([&] { snapshot = k + 1 == sweeps ? snapshot_target() : nullptr; });
         sweep->results.begin(sweep->last ? sums : nullptr);
         sweep->run();
-        sweep->results.end();
+        sweep->end_sums();
         __sync_synchronize();  // orders non-temporal stores too
         barrier.wait([&] {
             if (call.edges && k + 1 < sweeps) call.edges->turn(call, k + 2 < sweeps);

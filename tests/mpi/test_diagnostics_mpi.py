@@ -1,0 +1,35 @@
+"""Diagnostics have the same bits on every decomposition, recorded while steps are taken or not."""
+
+import jax
+import pytest
+from probed import ROWS, diagnostics, file_of, with_diagnostics
+
+from hpcstencil.runtime.communicator import connect, from_rank_0
+
+pytestmark = [pytest.mark.mpi, pytest.mark.optimized]
+WAYS = [  # devices of each process, and how processes exchange edges; rows are recorded by one device that exchanges in passes
+    (1, "auto"),
+    (1, "mpi"),
+    (2, "auto"),
+    (1, "mpi4jax"),
+]
+
+
+@pytest.fixture(scope="module")
+def communicator():
+    return connect()
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
+@pytest.mark.parametrize("row", [ROWS[n] for n in (0, 2, 6)], ids=lambda row: row[0])
+def test_every_decomposition_has_the_same_rows(communicator, tmp_path_factory, row, way):
+    devices, exchange = way
+    given = with_diagnostics(row)
+    given["numerics"]["kernel"] = "native"
+    folder = communicator.broadcast(tmp_path_factory.mktemp("rows") if communicator.rank == 0 else None)
+    alone = from_rank_0(communicator, lambda: diagnostics(file_of(folder / "alone.h5", given)))
+    given["decomposition"] = {**given["decomposition"], "exchange": exchange}
+    path = file_of(folder / "run.h5", given, communicator, min(devices, len(jax.local_devices())))
+    found = from_rank_0(communicator, lambda: diagnostics(path))
+    for name, column in alone.items():
+        assert column.tobytes() == found[name].tobytes(), name

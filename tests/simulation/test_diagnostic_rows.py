@@ -1,0 +1,73 @@
+"""Rows of diagnostics that native code records while a call takes many steps."""
+
+import numpy as np
+import pytest
+from probed import ROWS, STEPS, diagnostics, file_of, with_diagnostics
+
+from hpcstencil.backends.native.field_sums import ByNative
+from hpcstencil.simulation.streams.snapshots import DiagnosticRows
+from hpcstencil.validation.errors import NumericsError
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """The numbers of steps of the calls of a run."""
+    counts, before = [], DiagnosticRows.before
+    monkeypatch.setattr(
+        DiagnosticRows, "before", lambda self, *given: counts.append(given[1].steps.count) or before(self, *given)
+    )
+    return counts
+
+
+def assert_same(one, other):
+    assert one.keys() == other.keys()
+    for name, column in one.items():
+        assert column.tobytes() == other[name].tobytes(), name
+
+
+@pytest.mark.parametrize("threads", (1, 3))
+@pytest.mark.parametrize("row", [row for row in ROWS if row[0] != "gas-2d"], ids=lambda row: row[0])
+def test_recorded_rows_are_those_of_calls_that_end_there(tmp_path, monkeypatch, calls, row, threads):
+    monkeypatch.setattr("hpcstencil.backends.native.backend.threads_for", lambda _: threads)
+    given = with_diagnostics(row)
+    given["numerics"]["kernel"] = "native"
+    recorded = diagnostics(file_of(tmp_path / "recorded.h5", given))
+    assert max(calls) > 3 and recorded["step"].tolist() == [*range(0, STEPS, 3), STEPS]
+    calls.clear()
+    monkeypatch.setattr(ByNative, "recorder", lambda *given: None)
+    assert_same(recorded, diagnostics(file_of(tmp_path / "ended.h5", given)))
+    assert max(calls) <= 3
+
+
+@pytest.mark.parametrize("expression", ("integral(u**2)", "max(dx(u))"))  # and with a mask, see gas-2d
+def test_calls_end_where_an_expression_is_reduced(tmp_path, calls, expression):
+    given = with_diagnostics(ROWS[0], diagnostics={"every_steps": 3, "plain": "max(u)", "other": expression})
+    given["numerics"]["kernel"] = "native"
+    rows = diagnostics(file_of(tmp_path / "run.h5", given))
+    assert max(calls) <= 3 and rows["step"].tolist() == [*range(0, STEPS, 3), STEPS]
+
+
+def test_a_continued_run_has_the_rows_of_one_run(tmp_path):
+    given = with_diagnostics(ROWS[2])
+    given["numerics"]["kernel"] = "native"
+    whole = diagnostics(file_of(tmp_path / "whole.h5", given))
+    half = {**given, "time": {**given["time"], "end": 20 * given["time"]["dt"]}}
+    path = file_of(tmp_path / "run.h5", half)
+    longer = diagnostics(file_of(path, given, resume=True, overrides=("time.end=",)))
+    kept = np.isin(longer["step"], whole["step"])  # the first part has a row at its end, too
+    assert longer["step"][~kept].tolist() in ([], [20])
+    assert_same({name: column[kept] for name, column in longer.items()}, whole)
+
+
+def test_rows_before_the_solution_blows_up_are_kept(tmp_path, calls):
+    given = with_diagnostics(ROWS[1], diagnostics={"every_steps": 2, "largest": "max(u)"})
+    given["numerics"]["kernel"] = "native"
+    dt = 60 * given["time"]["dt"]  # unstable
+    given["time"] = {"dt": dt, "end": 900 * dt}
+    path = tmp_path / "run.h5"
+    with pytest.raises(NumericsError, match="not finite"):
+        file_of(path, given)
+    rows = diagnostics(path)
+    assert max(calls) > 10 and len(rows["step"]) > 10
+    assert rows["step"].tolist() == [*range(0, 2 * len(rows["step"]), 2)]
+    assert np.isfinite(rows["largest"]).all() and rows["largest"][-1] > 1e100
