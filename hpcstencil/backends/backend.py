@@ -134,6 +134,8 @@ class Reductions(Protocol):
     def sums(self, fields: Fields, parameters: Parameters, time: float, largest: np.ndarray) -> np.ndarray:
         """Return the sum of each tree over all cells of the grid at ``time``. Collective.
 
+        The fields must be those of the last call of `extremes`, if there was one since the last call of this method.
+
         The result is float64 of shape (n,), or (n, members) in an ensemble. ``largest`` has the same shape and holds the
         largest magnitude of each tree, which sets the scale of the exact summation. Where ``largest`` is NaN or
         infinite, the sum is that value.

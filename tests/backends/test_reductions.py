@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from support import problem_of, simulation_of, steps_in_place
 
+from hpcstencil.backends.xla.reductions import ByNumpy, bits_per_part
 from hpcstencil.numerics.schedule import StepRange
 
 
@@ -53,8 +54,8 @@ def reduced(reducer, array):
 
 def uncounted(monkeypatch, reducer):
     """A list that grows when native code reduces an array that exists already."""
-    calls, before = [], type(reducer)._reduced
-    monkeypatch.setattr(type(reducer), "_reduced", lambda *given: calls.append(given[1]) or before(*given))
+    calls, before = [], type(reducer).begin
+    monkeypatch.setattr(type(reducer), "begin", lambda *given: calls.append(given[1]) or before(*given))
     return calls
 
 
@@ -74,7 +75,7 @@ def test_native_code_reduces_fields_as_numpy_does(shape, precision, kind, monkey
     simulation = simulation_of(problem, kernel="native")
     native, array = simulation.diagnosed.reducer, simulation.put({"u": block})["u"]
     calls = uncounted(monkeypatch, native)
-    by_numpy = native.by_numpy
+    by_numpy = ByNumpy(native.devices, bits_per_part(block.size))
     expected = reduced(by_numpy, array)
     assert expected[2] == math.fsum(block.ravel().tolist())
     assert reduced(native, array) == expected and calls

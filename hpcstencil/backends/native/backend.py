@@ -171,7 +171,6 @@ class LoweredToNative:
             into_room,
         )
         from hpcstencil.backends.xla.array_code import array_code
-        from hpcstencil.backends.xla.reductions import ByNumpy, bits_per_part
         from hpcstencil.distributed.cell_samples import CellSamples
         from hpcstencil.io.snapshot_buffers import Copies
 
@@ -206,11 +205,8 @@ class LoweredToNative:
         records = bool(plan.steps_per_exchange) and one_at_a_time and not adaptive
 
         def reductions(needs: Needs, trees: Sequence[Node]) -> Reductions:
-            """Return the reductions of ``trees``, with those of plain fields by native code."""
-            by_numpy = ByNumpy(device_grid.devices, bits_per_part(device_grid.grid.cells))
-            reducer = ByNative(
-                device_grid.devices, code.library, self.program.fields, trees, one_call, records, by_numpy
-            )
+            """Return the reductions of ``trees``, whose extrema and sums native code finds."""
+            reducer = ByNative(device_grid.devices, code.library, self.program.fields, trees, one_call, records)
             return array.reductions(needs, trees, reducer)
 
         def by_messages() -> Advance:

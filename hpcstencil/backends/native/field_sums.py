@@ -1,4 +1,5 @@
-"""Reductions of fields in native code, for diagnostics: extrema and exact sums, while steps store the fields or later.
+"""Reductions in native code, for diagnostics: extrema and exact sums of fields, while steps store them or later, and of the
+values of expressions.
 
 Native code expects values of about the magnitude of the last ones. Others only take longer.
 """
@@ -17,7 +18,6 @@ import jax
 import numpy as np
 
 from hpcstencil.backends.native.field_records import NativeRecords, recordable
-from hpcstencil.backends.xla.reductions import ByNumpy
 from hpcstencil.distributed.device_blocks import Devices
 from hpcstencil.runtime.threads import by_threads
 from hpcstencil.symbolic.expressions import Field, Node
@@ -39,8 +39,6 @@ class ByNative:
         Whether one call of the program takes all steps, so that it may reduce its results.
     records
         Whether calls of the program may record fields after some of their steps.
-    by_numpy
-        Reduces fields that are not finite.
     """
 
     devices: Devices
@@ -49,7 +47,6 @@ class ByNative:
     trees: Sequence[Node]
     while_stepping: bool
     records: bool
-    by_numpy: ByNumpy
     expected: dict[str, int] = field(default_factory=dict)  # an exponent of 2 for the magnitude of each field
     found: dict[str, Any] = field(default_factory=dict)  # the last reductions, until their sums are asked for
 
@@ -86,15 +83,45 @@ class ByNative:
         self.library.set_field_sums(ctypes.byref(self.sums), None)
 
     def extremes(self, name: str, array: jax.Array) -> tuple[float, float, int]:
-        found = self._stored(name, array) or self._reduced(name, array)
-        if found.broken:
-            return self.by_numpy.extremes(name, array)
+        found = self._stored(name, array)
+        if found is None:
+            self.begin(name)
+            for block in self.devices.owned(array):
+                self.add(name, block)
+            return self.end(name)
         self.found[name] = found
-        self.expect_magnitude(name, found.high, found.low)
-        return found.high, found.low, 0
+        return self.end(name)
 
     def parts(self, name: str, array: jax.Array, exponent: int) -> np.ndarray:
-        return np.array((self.found.pop(name, None) or self._reduced(name, array)).limb, np.int64)
+        if name not in self.found:
+            self.extremes(name, array)
+        return self.parts_of(name)
+
+    @property
+    def of_values(self) -> ByNative:
+        return self
+
+    def begin(self, key: str) -> None:
+        self.found[key] = self.field_sum(exponent=self.expected.get(key, 0), high=-math.inf, low=-math.inf)
+
+    def add(self, key: str, values: np.ndarray) -> None:
+        total = ctypes.byref(self.found[key])
+
+        def of_part(part: np.ndarray) -> None:
+            cells = np.ascontiguousarray(part)
+            self.library.sum_cells(total, ctypes.c_void_p(cells.ctypes.data), ctypes.c_int64(cells.size))
+
+        if values.size:
+            by_threads(of_part, values)
+
+    def end(self, key: str) -> tuple[float, float, int]:
+        found = self.found[key]
+        if not found.broken:
+            self.expect_magnitude(key, found.high, found.low)
+        return found.high, found.low, found.broken
+
+    def parts_of(self, key: str) -> np.ndarray:
+        return np.array(self.found.pop(key).limb, np.int64)
 
     def total(self, parts: np.ndarray, exponent: int) -> float:
         return exact_total(parts, self.least_bit)
@@ -115,19 +142,6 @@ class ByNative:
             return None
         each.wanted = 0  # once: the array may be overwritten before the next call
         return self.field_sum.from_buffer_copy(each)
-
-    def _reduced(self, name: str, array: jax.Array) -> Any:
-        """Return the reductions of an array."""
-        total = self.field_sum(exponent=self.expected.get(name, 0), high=-math.inf, low=-math.inf)
-
-        def of_part(part: np.ndarray) -> None:
-            cells = np.ascontiguousarray(part)
-            self.library.sum_cells(ctypes.byref(total), ctypes.c_void_p(cells.ctypes.data), ctypes.c_int64(cells.size))
-
-        for block in self.devices.owned(array):
-            if block.size:
-                by_threads(of_part, block)
-        return total
 
 
 def exact_total(limbs: np.ndarray, least_bit: int) -> float:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -36,6 +36,7 @@ from hpcstencil.symbolic.stencil_reach import Needs
 
 PARTS = 3
 CELLS_AT_ONCE = 2**16  # cells reduced at a time on a CPU, where XLA stores temporaries of at least 8 bytes per cell
+VALUES_AT_ONCE = 2**20  # cells evaluated at a time on a CPU, for native code that reduces them
 CELLS_IN_NUMPY = 2**17  # the same in numpy; larger, because its threads synchronize between numpy calls
 
 # (values of each tree in some rows, mask of the cells that count) -> partial result of these rows
@@ -251,8 +252,68 @@ def norm_of(device_grid: DeviceGrid, communicator: Communicator) -> Norm:
     return norm
 
 
+def compiled_rows(trees: CompiledTrees, rows: int) -> Callable[..., list[jax.Array]]:
+    """Return the function (fields, parameters, time, first) -> value of each tree in ``rows`` rows from row ``first`` on.
+
+    The trees must not apply stencils, and there must be one device. The results are as those of `compiled_values`.
+    """
+
+    def of_rows(
+        fields: Mapping[str, Value], frame: Frame, parameters: Parameters, time: Number, first: int | jax.Array
+    ) -> list[jax.Array]:
+        some = {name: value.rows(first, rows) for name, value in fields.items()}
+        return trees.values(some, parameters, time, frame.rows(first, rows))
+
+    return trees.device_grid.exchanged(of_rows, trees.widths)
+
+
+def blocks_of_values(trees: CompiledTrees) -> Callable[..., Iterator[list[np.ndarray]]]:
+    """Return the function (fields, parameters, time) -> arrays that together hold the values of each tree on this process.
+
+    There is a list for each tree at a time. Trees without stencils are evaluated a few rows at a time, so that their values
+    stay in the caches.
+    """
+    devices, shape = trees.device_grid.devices, trees.device_grid.topology.capacity()
+    if trees.differ or devices.several:
+        whole = compiled_values(trees)
+
+        def at_once(fields: Fields, parameters: Parameters, time: Number) -> Iterator[list[np.ndarray]]:
+            yield from zip(*(devices.owned(array) for array in whole(fields, parameters, time)), strict=True)
+
+        return at_once
+    rows = min(shape[0], max(1, VALUES_AT_ONCE // math.prod(shape[1:])))
+    some = compiled_rows(trees, rows)
+
+    def by_rows(fields: Fields, parameters: Parameters, time: Number) -> Iterator[list[np.ndarray]]:
+        for first in range(0, shape[0], rows):
+            start = min(first, shape[0] - rows)
+            yield [np.asarray(array)[first - start :] for array in some(fields, parameters, time, start)]
+
+    return by_rows
+
+
+class ValueReducer(Protocol):
+    """The reductions of any values on this process's CPUs."""
+
+    def begin(self, key: str) -> None:
+        """Begin with values that have this ``key`` every time."""
+
+    def add(self, key: str, values: np.ndarray) -> None:
+        """Add an array of values."""
+
+    def end(self, key: str) -> tuple[float, float, int]:
+        """Return the extremes of all values since `begin`, as `FieldReducer.extremes`, and keep their sum."""
+
+    def parts_of(self, key: str) -> np.ndarray:
+        """Return the parts of the sum that is kept, as `FieldReducer.parts`."""
+
+
 class FieldReducer(Protocol):
     """The reductions of single fields on this process's CPUs."""
+
+    @property
+    def of_values(self) -> ValueReducer | None:
+        """What reduces the values of other trees, whose sums `total` reads; None if compiled code does."""
 
     def expect(self, wanted: bool) -> None:
         """Announce that the fields are about to change, and whether reductions of their new values are ``wanted``."""
@@ -328,6 +389,7 @@ class ByNumpy:
 
     devices: Devices
     bits: int
+    of_values: ClassVar[None] = None
 
     def expect(self, wanted: bool) -> None:
         return None
@@ -357,8 +419,9 @@ class ByNumpy:
 class Reductions:
     """Reductions of a fixed list of trees over the whole grid, compiled once; see `backend.Reductions`.
 
-    On CPUs, ``reducer`` reduces trees that are plain fields, except in an ensemble; all other trees are compiled. ``listed``
-    are the parameters in which the members of an ensemble differ; None for a single run.
+    On CPUs, except in an ensemble, ``reducer`` reduces trees that are plain fields, and if it can, the values of other trees.
+    Compiled code reduces the rest. ``listed`` are the parameters in which the members of an ensemble differ; None for a single
+    run.
     """
 
     def __init__(
@@ -377,8 +440,12 @@ class Reductions:
         self.reducer = reducer or ByNumpy(device_grid.devices, self.bits)
         apart = on_processor(device_grid) and listed is None
         self.fields = {n: tree.name for n, tree in enumerate(trees) if apart and isinstance(tree, Field)}
-        self.compiled = [n for n in range(len(trees)) if n not in self.fields]
-        left = CompiledTrees(device_grid, rules, needs, [trees[n] for n in self.compiled], listed)
+        others = [n for n in range(len(trees)) if n not in self.fields]
+        left = CompiledTrees(device_grid, rules, needs, [trees[n] for n in others], listed)
+        self.of_values = self.reducer.of_values if apart else None
+        self.valued, self.compiled = (others, []) if self.of_values else ([], others)
+        self.has_sums = False  # whether ``of_values`` keeps the sums of the last values
+        self.run_values = blocks_of_values(left)
         self.run_extremes = compiled_extremes(left)
         self.run_sums = compiled_sums(left, self.bits)
 
@@ -389,7 +456,8 @@ class Reductions:
     def recorder(self, most: int) -> Recorder | None:
         """See `backend.Reductions`."""
         names = list(self.fields.values())
-        records = None if self.compiled or not names else self.reducer.recorder(names, most)
+        plain = len(names) == len(self.trees) > 0
+        records = self.reducer.recorder(names, most) if plain else None
         return None if records is None else Recorder(records, self.reducer, self.communicator)
 
     def extremes(
@@ -402,11 +470,36 @@ class Reductions:
         if not self.trees:
             return np.empty(0), np.empty(0), np.empty(0, np.int64)
         each = {n: self.reducer.extremes(name, fields[name]) for n, name in self.fields.items()}
+        each |= self._extremes_of_values(fields, parameters, time)
         if self.compiled:
             each |= zip(self.compiled, self.device_grid.first(self.run_extremes(fields, parameters, time)), strict=True)
         high, low, broken = np.moveaxis(np.stack([each[n] for n in range(len(self.trees))]), 1, 0)
         low, high = _bounds(self.communicator, high, low)
         return low, high, self.communicator.total(np.asarray(broken, np.int64))
+
+    def _extremes_of_values(
+        self, fields: Fields, parameters: Parameters, time: float | np.ndarray
+    ) -> dict[int, tuple[float, float, int]]:
+        """Return the extremes of the trees whose values are reduced, by the number of the tree. Collective."""
+        keys = {n: f"tree {n}" for n in self.valued}
+        if self.of_values is None or not keys:
+            return {}
+        for key in keys.values():
+            self.of_values.begin(key)
+        for arrays in self.run_values(fields, parameters, time):
+            for key, values in zip(keys.values(), arrays, strict=True):
+                self.of_values.add(key, values)
+        self.has_sums = True
+        return {n: self.of_values.end(key) for n, key in keys.items()}
+
+    def _parts_of_values(self, fields: Fields, parameters: Parameters, time: float) -> dict[int, np.ndarray]:
+        """Return the parts of the sums of these trees. Collective."""
+        if self.of_values is None:
+            return {}
+        if not self.has_sums:
+            self._extremes_of_values(fields, parameters, time)
+        self.has_sums = False
+        return {n: self.of_values.parts_of(f"tree {n}") for n in self.valued}
 
     def sums(self, fields: Fields, parameters: Parameters, time: float, largest: np.ndarray) -> np.ndarray:
         """Return the sum of each tree over the whole grid at ``time``, rounded once to float64. Collective.
@@ -419,6 +512,7 @@ class Reductions:
         exponents = np.clip(exponents, -1000, 1000)
         scales = np.ldexp(1.0, -exponents)
         parts = {n: self.reducer.parts(name, fields[name], int(exponents[n])) for n, name in self.fields.items()}
+        parts |= self._parts_of_values(fields, parameters, time)
         if self.compiled:
             found = self.device_grid.first(self.run_sums(fields, parameters, time, scales[self.compiled]))
             parts |= zip(self.compiled, np.asarray(found, np.int64), strict=True)
@@ -427,9 +521,9 @@ class Reductions:
         for index in np.ndindex(largest.shape):
             if math.isfinite(largest[index]):
                 of_one, exponent = totals[index[0]][(slice(None), *index[1:])], int(exponents[index])
-                of_field = index[0] in self.fields
+                by_code = index[0] in self.compiled
                 result[index] = (
-                    self.reducer.total(of_one, exponent) if of_field else exact_sum(of_one, exponent, self.bits)
+                    exact_sum(of_one, exponent, self.bits) if by_code else self.reducer.total(of_one, exponent)
                 )
         return result
 

@@ -10,7 +10,7 @@
 struct FieldSum {
     int64_t wanted, exponent;  // most values are expected to be below 2^exponent, and not much smaller
     double high, low;          // the largest value, and the largest negative of a value
-    int64_t broken;            // whether a value was not finite: the sum and the extrema are those of the others
+    int64_t broken;            // values that are not finite: the sum and the extrema are those of the others
     const void* at;            // the array of these values
     ExactSum sum;
 };
@@ -51,10 +51,10 @@ struct CellSums {
     typedef word words __attribute__((vector_size(VECTOR)));
     static constexpr long MOST_UNITS = SINGLE ? 6 : 40;
 
-    long exponent = 0, held = 0;
+    long exponent = 0, held = 0, broken = 0;
     double first_shift = 0, second_shift = 0;
     word limit = 0, least = 1;
-    bool quick = false, broken = false;
+    bool quick = false;
     vec most = vec{} - real(__builtin_inf()), fewest = vec{} + real(__builtin_inf());
     integers first = {}, second = {};
     double high = -__builtin_inf(), low = -__builtin_inf();
@@ -133,7 +133,7 @@ struct CellSums {
 
     void add_cell(double v) {
         if (!(v - v == 0)) {
-            broken = true;
+            broken++;
             return;
         }
         high = v > high ? v : high, low = -v > low ? -v : low;
@@ -160,7 +160,7 @@ struct CellSums {
         if (high > sum.high) sum.high = high;
         if (low > sum.low) sum.low = low;
         for (int k = 0; k < LIMBS; k++) sum.sum.limb[k] += exact.limb[k];
-        sum.broken |= broken;
+        sum.broken += broken;
         if (broken) __atomic_store_n(&not_finite, 1, __ATOMIC_RELAXED);
         pthread_mutex_unlock(&field_sums_lock);
     }
