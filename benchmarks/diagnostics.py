@@ -1,7 +1,7 @@
-"""Measure the time that diagnostics add to a run: the integral and the extrema of a field after every 10 steps.
+"""Measure the time that diagnostics after every 10 steps add to a run.
 
-The problem is 3-D heat by the Euler method, whose steps are the cheapest, so the share is the largest. The runs with and
-without diagnostics are interleaved.
+The steps of 3-D heat by the Euler method are the cheapest, so diagnostics take the largest share of its time. The wave is a
+pulse between tiny values, whose sums take longer. The runs with and without diagnostics are interleaved.
 
 .venv/bin/python benchmarks/diagnostics.py [rounds]
 """
@@ -16,31 +16,62 @@ from pathlib import Path
 
 from common import HEAT, machine, software, stepping_seconds, summary_of
 
-DIAGNOSTICS = """
-[diagnostics]
-every_steps = 10
-heat = "integral(u)"
-warmest = "max(u)"
-coldest = "min(u)"
+WAVE = """
+grid.shape = [256, 256, 256]
+equation.name = "wave"
+initial.u = "exp(-((x - 128)**2 + (y - 128)**2 + (z - 128)**2)/200)"
+numerics = { integrator = "leapfrog", kernel = "native", order = 4 }
+time = { dt = 0.2, end = 60.0 }
 """
-PROBLEMS = ((256, "float32", 1000), (256, "float64", 500))  # cells per axis, precision, steps
+GRAY_SCOTT = """
+grid.shape = [2048, 2048]
+equation.name = "gray_scott"
+initial.u = "1 - 0.5*exp(-((x - 1000)**2 + (y - 1000)**2)/200)"
+initial.v = "0.25*exp(-((x - 1000)**2 + (y - 1000)**2)/200)"
+numerics = { integrator = "euler", kernel = "native" }
+time = { dt = 0.5, end = 1000.0 }
+"""
+
+
+def heat(precision: str, steps: int) -> str:
+    """Return an input of 256^3 cells."""
+    kernel = f'kernel = "native"\nprecision = "{precision}"'
+    return HEAT.format(n=256, steps=steps).replace('kernel = "shift"', kernel)
+
+
+PROBLEMS = {
+    "heat, 256³, float32": heat("float32", 1000),
+    "heat, 256³, float64": heat("float64", 500),
+    "wave, order 4, 256³, float32": WAVE,
+    "Gray-Scott, 2048², float32": GRAY_SCOTT,
+}
+OF_FIELD = ("integral(u)", "max(u)", "min(u)")
+ROWS = (*((problem, OF_FIELD) for problem in PROBLEMS), ("heat, 256³, float32", ("integral(u**2)",)))
+
+
+def with_diagnostics(text: str, diagnostics: tuple[str, ...]) -> str:
+    """Return the input with these diagnostics."""
+    lines = [f'd{n} = "{expression}"' for n, expression in enumerate(diagnostics)]
+    return "\n".join([text, "[diagnostics]", "every_steps = 10", *lines])
 
 
 def main(rounds: int = 5) -> None:
     print(f"{machine()}; {software()}; {datetime.date.today()}. Medians of {rounds} round(s).\n")
-    print("| cells | precision | s without | s with | added, % |\n|---|---|---|---|---|")
-    for n, precision, steps in PROBLEMS:
-        text = HEAT.format(n=n, steps=steps).replace(
-            'kernel = "shift"', f'kernel = "native"\nprecision = "{precision}"'
-        )
+    print("| problem | diagnostics | s without | s with | added, % |\n|---|---|---|---|---|")
+    for problem, diagnostics in ROWS:
+        plain = PROBLEMS[problem]
         with tempfile.TemporaryDirectory() as folder:
             pairs = [
-                tuple(stepping_seconds(summary_of(text + more, Path(folder))) for more in ("", DIAGNOSTICS))
+                tuple(
+                    stepping_seconds(summary_of(text, Path(folder)))
+                    for text in (plain, with_diagnostics(plain, diagnostics))
+                )
                 for _ in range(rounds)
             ]
         without, having = (statistics.median(column) for column in zip(*pairs, strict=True))
         added = 100 * (statistics.median(b / a for a, b in pairs) - 1)
-        print(f"| {n}³ | {precision} | {without:.2f} | {having:.2f} | {added:.1f} |", flush=True)
+        shown = ", ".join(f"`{each}`" for each in diagnostics)
+        print(f"| {problem} | {shown} | {without:.2f} | {having:.2f} | {added:.0f} |", flush=True)
 
 
 if __name__ == "__main__":
