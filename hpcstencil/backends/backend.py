@@ -203,6 +203,10 @@ class Steps:
         None, ``advance`` itself serves. Neither works there unless the exchange is `Exchange.fused`.
     into
         The form of ``advance`` that stores results in other memory. None if the backend has no use for it.
+    storing
+        ``storing(rooms)`` returns a context in which one call of ``advance`` or ``into`` also stores the states after some of
+        its steps. ``rooms`` maps numbers of steps, in the clock of the call's `StepRange`, to arrays of the fields that change.
+        Nobody else may use their memory, which is overwritten. The call must end in the context. None if the backend cannot.
     injection
         Makes the object that adds values to single cells of `Problem.injected` while steps are taken, from the largest number
         of steps in a call. None if the backend cannot.
@@ -219,6 +223,7 @@ class Steps:
     first_cells: int = 1
     inside: Callable[[], Advance] | None = None
     into: Into | None = None
+    storing: Callable[[Mapping[int, Fields]], AbstractContextManager[None]] | None = None
     injection: Callable[[int], Injection] | None = None
     attempt_of_member: Callable[[], Attempt] | None = None
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -37,6 +37,8 @@ from hpcstencil.symbolic import numpy_evaluate
 from hpcstencil.symbolic.differentiate import ZERO
 from hpcstencil.symbolic.expressions import Field, Node, Time
 from hpcstencil.validation.errors import HpcstencilError, NumericsError
+
+NO_ROOMS: Mapping[int, Fields] = {}
 
 
 @dataclass(frozen=True)
@@ -225,19 +227,22 @@ class Sweep:
         groups = self.groups_to(at.step, stored.steps)
         starts = [0, *itertools.accumulate(group.count for group in groups)]
         for action in self.actions(starts, stored.steps, states):
-            if isinstance(action, Advance):
-                is_end = action.last == len(groups)
-                self.advance(variables, starts[action.first], starts[action.last], is_end, stored, hooks)
-            else:
+            if isinstance(action, Reverse):
                 self.reverse(variables, groups[action.step], starts[action.step], stored, hooks)
+            else:
+                stops = [starts[group] for group in action]
+                self.advance(variables, stops, action[-1] == len(groups), stored, hooks)
         return self.ended(variables, stored.kept(0))
 
     def advance(
-        self, variables: SweepVariables, first: int, last: int, is_end: bool, stored: States, hooks: SweepHooks
+        self, variables: SweepVariables, stops: Sequence[int], is_end: bool, stored: States, hooks: SweepHooks
     ) -> None:
-        """Take the steps from number ``first`` to ``last``, and store the state after them; add its terms at the end."""
-        recorder = variables.recorder
-        found = self.kept_and_taken(stored.kept(first), variables.constant, first, last, self.free, hooks, recorder)
+        """Take the steps from the first of the ``stops`` to the last one, and store the states at all but the first.
+
+        At the end of the run, add the terms of the last state instead.
+        """
+        recorder, last = variables.recorder, stops[-1]
+        found = self.taken_through(stops, stored, variables.constant, hooks, recorder)
         variables.constant = {name: found[name] for name in variables.constant}
         after = {name: found[name] for name in self.changing}
         if not is_end:
@@ -331,12 +336,16 @@ class Sweep:
             done += group.count
         return found
 
-    def actions(self, starts: Sequence[int], stored: Sequence[int], states: int) -> Iterator[Advance | Reverse]:
-        """The actions that reverse groups of steps with these ``starts``, from the states that are ``stored``."""
+    def actions(self, starts: Sequence[int], stored: Sequence[int], states: int) -> Iterator[list[int] | Reverse]:
+        """The actions that reverse groups of steps with these ``starts``, from the states that are ``stored``.
+
+        A list has the first group of steps that are taken together, the groups before which states are stored meanwhile, and
+        the group that comes next.
+        """
         count, reached = len(starts) - 1, starts[-1] < self.steps
         if self.adjoint.needs_states:
-            return actions(count, states, [starts.index(step) for step in stored], reached)
-        return without_states(count, reached)
+            return together(actions(count, states, [starts.index(step) for step in stored], reached))
+        return together(without_states(count, reached))
 
     def parts(self, group: StepRange, hooks: SweepHooks) -> Iterator[StepRange]:
         """The parts in which a group is reversed, the last one first: one, unless no states are needed."""
@@ -361,11 +370,18 @@ class Sweep:
         return math.fsum(values)
 
     def taken(
-        self, fields: Fields, first: int, last: int, hooks: SweepHooks = NO_HOOKS, recorder: Samples | None = None
+        self,
+        fields: Fields,
+        first: int,
+        last: int,
+        hooks: SweepHooks = NO_HOOKS,
+        recorder: Samples | None = None,
+        rooms: Mapping[int, Fields] = NO_ROOMS,
     ) -> Fields:
-        """Return the fields after the steps from ``first`` to ``last``. The given fields are overwritten."""
+        """Return the fields after the steps from ``first`` to ``last``; ``rooms`` as in `kept_and_taken`. The given fields are
+        overwritten."""
         while first < last:
-            fields, first = self.called(partial(self.forward.advance, fields), first, last, hooks, recorder)
+            fields, first = self.called(partial(self.forward.advance, fields), first, last, hooks, recorder, rooms)
         return fields
 
     def kept_and_taken(
@@ -377,26 +393,68 @@ class Sweep:
         free: Spare,
         hooks: SweepHooks = NO_HOOKS,
         recorder: Samples | None = None,
+        rooms: Mapping[int, Fields] = NO_ROOMS,
     ) -> Fields:
-        """Return the fields after the steps from ``first`` to ``last``. ``state``, the changing fields before them, is kept."""
+        """Return the fields after the steps from ``first`` to ``last``. ``state``, the changing fields before them, is kept.
+
+        The states after the numbers of steps in ``rooms`` are stored in the memory there.
+        """
         into = self.forward.steps.into
         if into is None or first == last:
-            return self.taken({**free.copied(state), **constant}, first, last, hooks, recorder)
+            return self.taken({**free.copied(state), **constant}, first, last, hooks, recorder, rooms)
         call = partial(into, {**state, **constant}, free.taken(state), self.forward.problem.parameters)
-        fields, first = self.called(call, first, last, hooks, recorder)
-        return self.taken(fields, first, last, hooks, recorder)
+        fields, first = self.called(call, first, last, hooks, recorder, rooms)
+        return self.taken(fields, first, last, hooks, recorder, rooms)
+
+    def taken_through(
+        self, stops: Sequence[int], stored: States, constant: Fields, hooks: SweepHooks, recorder: Samples | None
+    ) -> Fields:
+        """Return the fields after the steps from the first of the ``stops``, whose state is stored, to the last one.
+
+        The states at the stops in between are stored. Compiled calls store them if there is memory that nobody needs;
+        otherwise a call ends there.
+        """
+        first, last, may_store = stops[0], stops[-1], self.stored is None and self.forward.steps.storing is not None
+        while True:
+            rooms, end = dict[int, Fields](), last
+            for stop in stops:
+                if first < stop < last:
+                    room = self.free.taken(self.changing) if may_store else {}
+                    if not room:
+                        end = stop
+                        break
+                    rooms[stop] = room
+            fields = self.kept_and_taken(stored.kept(first), constant, first, end, self.free, hooks, recorder, rooms)
+            for stop, state in rooms.items():
+                stored.add(stop, state, self.run.time_of(stop))
+            if end == last:
+                return fields
+            recorded = recorder.drain() if recorder is not None and self.stored is not None else None
+            stored.add(end, {name: fields[name] for name in self.changing}, self.run.time_of(end), recorded)
+            constant, first = {name: fields[name] for name in constant}, end
 
     def called(
-        self, call: Callable[[StepRange], Fields], first: int, last: int, hooks: SweepHooks, recorder: Samples | None
+        self,
+        call: Callable[[StepRange], Fields],
+        first: int,
+        last: int,
+        hooks: SweepHooks,
+        recorder: Samples | None,
+        rooms: Mapping[int, Fields],
     ) -> tuple[Fields, int]:
         """Take steps from number ``first`` on, up to ``last`` at most, by one ``call`` of compiled code.
 
         Returns the fields after them, and the number of the next step. If there is a ``recorder``, the call ends where that
-        must see the fields.
+        must see the fields. ``rooms`` are as in `kept_and_taken`.
         """
         most = hooks.most if recorder is None else min(hooks.most, recorder.most(first))
         steps = next(self.run.between(first, min(last, first + most)))
-        with hooks.call(steps.count), nullcontext() if recorder is None else recorder.recording(first, steps):
+        here = {step - first + steps.first: room for step, room in rooms.items() if first < step <= first + steps.count}
+        storing: AbstractContextManager[None] = nullcontext()
+        if here:
+            assert self.forward.steps.storing is not None
+            storing = self.forward.steps.storing(here)
+        with hooks.call(steps.count), nullcontext() if recorder is None else recorder.recording(first, steps), storing:
             fields = jax.block_until_ready(call(steps))
         after = first + int(steps.count)
         if recorder is not None:
@@ -606,6 +664,20 @@ class Spare:
         """Return fields with the same value in all cells, by name, on the devices of the field ``like``."""
         room = self.taken(values)
         return _filled_into(room, values) if room else {name: jnp.full_like(like, values[name]) for name in values}
+
+
+def together(actions: Iterable[Advance | Reverse]) -> Iterator[list[int] | Reverse]:
+    """The ``actions``, where those that take steps one after the other are one list, see `Sweep.actions`."""
+    groups = list[int]()
+    for action in actions:
+        if isinstance(action, Advance) and groups and groups[-1] == action.first:
+            groups.append(action.last)
+            continue
+        if groups:
+            yield groups
+        groups = [action.first, action.last] if isinstance(action, Advance) else []
+        if isinstance(action, Reverse):
+            yield action
 
 
 def without_states(groups: int, reached: bool) -> Iterator[Advance | Reverse]:

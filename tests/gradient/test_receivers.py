@@ -211,9 +211,7 @@ TOGETHER = {
 }
 
 
-@pytest.mark.parametrize("case", TOGETHER)
-def test_native_code_adds_the_derivatives_of_samples_while_it_reverses_steps(case):
-    others, at_once = TOGETHER[case]
+def native_sweep(others):
     given = tables({"J": "sum(cable**3 + t*cable) + 0.5*sum(cable)"}, time={"end": 0.2, "dt": 0.01}, **others)
     name = given["probes"]["cable"]["field"]
     if given["equation"]["name"] != "custom":
@@ -222,7 +220,13 @@ def test_native_code_adds_the_derivatives_of_samples_while_it_reverses_steps(cas
         if given["equation"]["name"] == "acoustic":
             given["probes"] = {"cable": {"field": "p", **PLACES}}
             given["initial"] = {"p": "0.2*sin(5*x)"}
-    sweep = members_from(given, kernel="native").sweeps[0]
+    return members_from(given, kernel="native").sweeps[0]
+
+
+@pytest.mark.parametrize("case", TOGETHER)
+def test_native_code_adds_the_derivatives_of_samples_while_it_reverses_steps(case):
+    others, at_once = TOGETHER[case]
+    sweep = native_sweep(others)
     assert sweep.injected and sweep.at_once == at_once
     start = start_of(sweep)
     found, again = (sweep(sweep.forward.put(start), states) for states in (20, 2))
@@ -232,6 +236,29 @@ def test_native_code_adds_the_derivatives_of_samples_while_it_reverses_steps(cas
     assert all(np.asarray(array).any() for array in expected.arrays.values())
     same_bits(found, expected)
     same_bits(again, expected)
+
+
+@pytest.mark.parametrize("states", (20, 4))
+@pytest.mark.parametrize("case", TOGETHER)
+def test_one_call_takes_steps_and_stores_states_between_them(case, states):
+    """There is memory for them from the second sweep on."""
+    sweep = native_sweep(TOGETHER[case][0])
+    start, counts = start_of(sweep), []
+    within = sweep.forward.steps.storing
+
+    def counted(rooms):
+        counts.append(len(rooms))
+        return within(rooms)
+
+    storing, ending = (
+        replace(sweep, forward=replace(sweep.forward, steps=replace(sweep.forward.steps, storing=each)))
+        for each in (counted, None)
+    )
+    expected = ending(ending.forward.put(start), states)
+    same_bits(storing(storing.forward.put(start), states), expected)
+    counts.clear()
+    same_bits(storing(storing.forward.put(start), states), expected)
+    assert counts[0] >= min(states, len(sweep.groups)) // 2
 
 
 def test_no_states_are_needed_where_the_equation_is_linear_and_the_samples_are_known():

@@ -160,8 +160,10 @@ class LoweredToNative:
     def steps(self, plan: Plan, device_grid: DeviceGrid, communicator: Communicator) -> Steps:
         from hpcstencil.backends.native.edge_exchange import InPasses, blocks_of
         from hpcstencil.backends.native.ffi_call import native
+        from hpcstencil.backends.native.field_records import recordable
         from hpcstencil.backends.native.field_sums import ByNative
         from hpcstencil.backends.native.injection import NativeInjection
+        from hpcstencil.backends.native.state_records import StoredInCalls
         from hpcstencil.backends.native.time_loop import (
             attempt_by_sections,
             attempt_in_a_call,
@@ -237,6 +239,9 @@ class LoweredToNative:
             inside=by_messages,
             into=into_room(code, device_grid, widths)
             if plan.steps_per_exchange and alone and one_at_a_time and not adaptive
+            else None,
+            storing=StoredInCalls(code.library, self.program.fields)
+            if records and alone and recordable(code.library, self.program.fields, problem.changing)
             else None,
             injection=(lambda most: NativeInjection(code.library, device_grid.topology, self.program.injections, most))
             if self.program.injections and plan.steps_per_exchange and one_at_a_time

@@ -17,12 +17,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from hpcstencil.backends.native.field_records import NativeRecords, recordable
+from hpcstencil.backends.native.field_records import NativeRecords, expected_exponent, recordable
 from hpcstencil.distributed.device_blocks import Devices
 from hpcstencil.runtime.threads import by_threads
 from hpcstencil.symbolic.expressions import Field, Node
-
-HEADROOM = 2  # bits by which values may grow before their sums take longer
 
 
 @dataclass
@@ -47,7 +45,7 @@ class ByNative:
     trees: Sequence[Node]
     while_stepping: bool
     records: bool
-    expected: dict[str, int] = field(default_factory=dict)  # an exponent of 2 for the magnitude of each field
+    expected: dict[str, int] = field(default_factory=dict)  # the `expected_exponent` of each field
     found: dict[str, Any] = field(default_factory=dict)  # the last reductions, until their sums are asked for
 
     def __post_init__(self) -> None:
@@ -117,7 +115,7 @@ class ByNative:
     def end(self, key: str) -> tuple[float, float, int]:
         found = self.found[key]
         if not found.broken:
-            self.expect_magnitude(key, found.high, found.low)
+            self.expected[key] = expected_exponent(found.high, found.low)
         return found.high, found.low, found.broken
 
     def parts_of(self, key: str) -> np.ndarray:
@@ -127,11 +125,9 @@ class ByNative:
         return exact_total(parts, self.least_bit)
 
     def recorder(self, names: Sequence[str], most: int) -> NativeRecords | None:
-        return NativeRecords(self, names, most) if self.records and recordable(self, names) else None
-
-    def expect_magnitude(self, name: str, high: float, low: float) -> None:
-        """Expect later values of a field to have about the magnitude of these extrema."""
-        self.expected[name] = math.frexp(max(abs(high), abs(low)))[1] + HEADROOM
+        made = self.records and recordable(self.library, self.fields, names, everywhere=True)
+        given = self.library, self.fields, self.field_sum, self.expected
+        return NativeRecords(*given, names, most) if made else None
 
     def _stored(self, name: str, array: jax.Array) -> Any:
         """Return what the last call of the program has reduced, if that is this array; None otherwise."""

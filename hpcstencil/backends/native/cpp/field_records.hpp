@@ -2,6 +2,7 @@
 #pragma once
 #include "cell_samples.hpp"
 #include "field_sums.hpp"
+#include "state_records.hpp"
 
 // Record n has GIVEN sums, from ``sums`` + n GIVEN on. Its number is that of `CellSamples::record`.
 struct FieldRecords {
@@ -29,21 +30,25 @@ extern "C" void drop_field_records(FieldRecords* records) {
     if (field_records == records) set_field_records(nullptr);
 }
 
-// Whether each of the first GIVEN fields can be recorded: whether passes compute its values after a step in all cells.
-extern "C" void find_recordable(int64_t* recordable) {
+// Whether each of the first GIVEN fields can be recorded: whether passes compute its values after a step, ``everywhere``
+// or only in absorbing layers.
+extern "C" void find_recordable(int64_t* recordable, int64_t everywhere) {
     for (int f = 0; f < GIVEN; f++) {
         recordable[f] = false;
-        for (int p = 0; p < PASSES && !layers_of[ends[f]]; p++)
+        for (int p = 0; p < PASSES && !(everywhere && layers_of[ends[f]]); p++)
             if (stores(passes[p], ends[f])) recordable[f] = true;
     }
 }
 
-static bool needs_whole_steps() { return samples_need_whole_steps || records_need_whole_steps; }
+static bool needs_whole_steps() {
+    return samples_need_whole_steps || records_need_whole_steps || states_need_whole_steps;
+}
 // Whether the state after a step of the call's clock is recorded, and must be stored for that. This step is then not
 // joined to the next one.
 static bool is_whole(long step) {
     return (samples_need_whole_steps && cell_samples->record(step))
-           || (records_need_whole_steps && field_records->record(step));
+           || (records_need_whole_steps && field_records->record(step))
+           || (states_need_whole_steps && state_records->record(step));
 }
 
 // What a level records of the fields that it makes.

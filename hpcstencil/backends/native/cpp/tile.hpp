@@ -129,6 +129,7 @@ struct Tile {
         Unstored unstored;
         Injected injected;
         LevelSums sums;
+        LevelStates states;
     };
     List<Work> work{LEVELS};
     List<Source> sources{LEVELS * PLANES * VARIANTS}, targets{LEVELS * PLANES};
@@ -156,6 +157,7 @@ struct Tile {
             portions += (w.j1 - w.j0 + ROWS - 1) / ROWS * (AT_ONCE / w.pass->at_once);
             w.records.find(job.first + w.step, *w.pass), w.unstored.find(pipe.level[q].pass, w.records);
             w.injected.find(job.first + w.step, *w.pass), w.sums.find(job.first + w.step, *w.pass);
+            w.states.find(job.first + w.step, *w.pass);
             for (int mask = 0; mask < VARIANTS; mask++) {
                 const Variant& variant = *w.pass->variant[mask];
                 w.first[mask] = next;
@@ -257,6 +259,7 @@ struct Tile {
             w.injected.add(call, pass, i + k, pass.at_once, out, w.j0, w.j1, w.x0, w.x1);
             record_cells(w.records, call, pass, i + k, out, from, to);
             w.sums.add(pass, i + k, out, from, to);
+            w.states.put(call, plan.layers, pass, i + k, out, from, to, plan.non_temporal);
         }
         for (long n = max(i, w.lo); n < min(i + AT_ONCE, w.hi); n++)
             for (int o = 0; o < pass.outputs; o++) fill_ghosts(targets[w.first_target + o].ring, n);

@@ -215,7 +215,9 @@ struct Sweep {
     List<Unstored> unstored{LEVELS};
     List<Injected> injected{LEVELS};
     List<LevelSums> sums{LEVELS};
-    List<Rows> written{PLANES};  // by a pass
+    List<LevelStates> states{LEVELS};
+    List<char> has_records{LEVELS};  // whether anything is added or recorded after a level's pass
+    List<Rows> written{PLANES};      // by a pass
     VariantPlanes read;
     Prefetch upcoming, tile_edge;
     ResultSums results;
@@ -243,6 +245,9 @@ struct Sweep {
             unstored[q].find(pipe.level[q].pass, records[q]);
             injected[q].find(wavefront.first_step(k) + pipe.level[q].step, pass);
             sums[q].find(wavefront.first_step(k) + pipe.level[q].step, pass);
+            states[q].find(wavefront.first_step(k) + pipe.level[q].step, pass);
+            has_records[q] = !injected[q].entries.empty() || !records[q].entries.empty() || !sums[q].entries.empty()
+                             || !states[q].entries.empty();
             for (int mask = 0; mask < VARIANTS; mask++)
                 for (int n = 0; n < pass.variant[mask]->planes; n++) {
                     const Plane& plane = pass.variant[mask]->plane[n];
@@ -473,12 +478,13 @@ struct Sweep {
         else
             for (long n = begin; n >= low && n <= high; n += next)
                 whole_rows(q) ? compute_rows(q, n, j0, j1) : compute_chunks(q, n, j0, j1);
-        if (!injected[q].entries.empty() || !records[q].entries.empty() || !sums[q].entries.empty())
+        if (has_records[q])
             for (long n = low; n <= high; n += planes) {
                 const Rows* made = rows_written(q, n, 0, 1);
                 injected[q].add(call, pass, n, planes, made, j0, j1, 0, width);
                 record_cells(records[q], call, pass, n, made, first, end);
                 sums[q].add(pass, n, made, first, end);
+                states[q].put(call, wavefront.layers, pass, n, made, first, end, wavefront.non_temporal);
             }
         for (int o = 0; o < pass.outputs; o++)
             fill_ghosts(q, field_written(pass, o), pipe.output(q, o), i0, i1, j0, j1);
