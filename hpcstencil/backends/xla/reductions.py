@@ -36,7 +36,7 @@ from hpcstencil.symbolic.stencil_reach import Needs
 
 PARTS = 3
 CELLS_AT_ONCE = 2**16  # cells reduced at a time on a CPU, where XLA stores temporaries of at least 8 bytes per cell
-VALUES_AT_ONCE = 2**20  # cells evaluated at a time on a CPU, for native code that reduces them
+VALUES_AT_ONCE = 2**20  # most cells evaluated at a time on a CPU, for native code that reduces them
 CELLS_IN_NUMPY = 2**17  # the same in numpy; larger, because its threads synchronize between numpy calls
 
 # (values of each tree in some rows, mask of the cells that count) -> partial result of these rows
@@ -277,11 +277,12 @@ def blocks_of_values(trees: CompiledTrees) -> Callable[..., Iterator[list[np.nda
     if trees.differ or devices.several:
         whole = compiled_values(trees)
 
-        def at_once(fields: Fields, parameters: Parameters, time: Number) -> Iterator[list[np.ndarray]]:
+        def all_rows(fields: Fields, parameters: Parameters, time: Number) -> Iterator[list[np.ndarray]]:
             yield from zip(*(devices.owned(array) for array in whole(fields, parameters, time)), strict=True)
 
-        return at_once
-    rows = min(shape[0], max(1, VALUES_AT_ONCE // math.prod(shape[1:])))
+        return all_rows
+    at_once = min(VALUES_AT_ONCE, max(CELLS_AT_ONCE, math.prod(shape) // 8))  # little memory beside the fields
+    rows = min(shape[0], max(1, at_once // math.prod(shape[1:])))
     some = compiled_rows(trees, rows)
 
     def by_rows(fields: Fields, parameters: Parameters, time: Number) -> Iterator[list[np.ndarray]]:
