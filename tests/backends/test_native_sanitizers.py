@@ -14,8 +14,9 @@ from hpcstencil.numerics.topology import Topology
 
 SANITIZERS = {"address,undefined": "-fno-sanitize-recover=all", "thread": ""}
 # Takes some steps in one call after the other, from random fields to results of their own and back, then over the fields. Two
-# cells of each row of each field are recorded after every step, and in every other call sums after every third step. If the
-# program adds to an array (`Problem.injected`), two cells of each row get one of two rows of values, or none.
+# cells of each row of each field are recorded after every step. Every other call records sums after every third step, and
+# stores three states. If the program adds to an array (`Problem.injected`), two cells of each row get one of two rows of
+# values, or none.
 MAIN = """
 #include <stdio.h>
 #include "driver.hpp"
@@ -58,6 +59,10 @@ int main() {
     FieldSum* recorded = (FieldSum*)calloc(6 * GIVEN, sizeof(FieldSum));
     for (int n = 0; n < 6 * GIVEN; n++) recorded[n].wanted = 1, recorded[n].exponent = 1;
     FieldRecords records = {3, 0, 1, 6, recorded};
+    const int64_t stored[] = {2, 7, 11};
+    void* places[3 * GIVEN];
+    for (int n = 0; n < 3 * GIVEN; n++) places[n] = malloc(cells * sizeof(real));
+    StateRecords states = {3, stored, places};
     int64_t beyond[AXES], lines[2] = {0, 0};
     reach_of_steps(MAX_STEPS, beyond);
     for (int a = 0; a < 2; a++) lines[a] = count[a] + 2 * beyond[a];
@@ -75,6 +80,7 @@ int main() {
     for (int n = 0; n < 6; n++) {
         const double clock[] = {0, 0, 1e-3, (double)steps[n]};
         samples.dense = n == 3, set_cell_samples(&samples), set_field_records(n % 2 ? &records : nullptr);
+        set_state_records(n % 2 ? &states : nullptr);
         call.clock = clock, call.fields = fields[n % 2], call.results = fields[n < 4 ? (n + 1) % 2 : n % 2];
         advance(&call);
     }
@@ -82,7 +88,8 @@ int main() {
     for (int f = 0; f < 2 * FIELDS; f++) free(fields[f / FIELDS][f % FIELDS]);
     set_field_sums(nullptr, sums), drop_cell_samples(&samples), free(sums), free(row), free(runs), free(samples.values);
     set_injection(nullptr), free(line), free(added), free(values);
-    drop_field_records(&records), free(recorded);
+    drop_field_records(&records), free(recorded), set_state_records(nullptr);
+    for (int n = 0; n < 3 * GIVEN; n++) free(places[n]);
     printf("in place: %d, finite: %d\\n", choose_blocking(call, 18, THREADS).rows > 0, !stored_not_finite());
 }
 """
