@@ -8,6 +8,7 @@ from support import problem_of, simulation_of, steps_in_place
 
 from hpcstencil.backends.xla.reductions import ByNumpy, bits_per_part
 from hpcstencil.numerics.schedule import StepRange
+from hpcstencil.simulation.diagnostics import Diagnostics
 
 
 @pytest.mark.parametrize("shape", ([5], [401, 400]))
@@ -92,6 +93,40 @@ def test_native_code_reduces_fields_as_numpy_does(shape, precision, kind, monkey
         assert reduced(native, fields["u"]) == expected and calls  # what a call stored is taken once
     if shape == SHAPES[2]:
         assert steps_in_place(simulation)
+
+
+@pytest.mark.parametrize("sign", (1, -1))
+def test_a_sum_beyond_all_numbers_is_infinite(sign):
+    problem = problem_of(
+        grid={"shape": [40, 37]},
+        equation={"name": "heat", "D": 0.0},
+        numerics={"precision": "float64"},
+        diagnostics={"mass": "integral(u)", "half": "integral(0.5*u)"},
+    )
+    simulation = simulation_of(problem, kernel="native")
+    fields = simulation.put({"u": np.full((40, 37), sign * 1e308)})
+    low, high, broken = simulation.diagnosed.extremes(fields, problem.parameters, 0.0)
+    assert sorted(low * sign) == [5e307, 1e308] and (low == high).all() and not broken.any()
+    assert (simulation.diagnosed.sums(fields, problem.parameters, 0.0, np.abs(low)) == sign * math.inf).all()
+
+
+@pytest.mark.parametrize("precision", ("float32", "float64"))
+def test_extrema_outside_of_solid_cells(precision):
+    """They are those of expressions with a value in solid cells that is never the extremum, whose sum may be infinite."""
+    problem = problem_of(
+        grid={"shape": [40, 37], "upper": [1.0, 1.0]},
+        equation={"name": "heat"},
+        mask={"solid": "(x - 0.3)**2 + (y - 0.5)**2 < 0.05"},
+        initial={"u": "2 + x"},
+        numerics={"precision": precision},
+        diagnostics={"mass": "integral(u)", "most": "max(u)", "least": "min(u)"},
+    )
+    simulation = simulation_of(problem, kernel="native")
+    values = Diagnostics(problem.diagnostics, simulation.diagnosed, problem.parameters).evaluate(
+        simulation.initial_fields(), 0.0
+    )
+    assert values["least"] == pytest.approx(2.0125) and values["most"] == pytest.approx(2.9875)
+    assert 1.5 < values["mass"] < 2.5
 
 
 @pytest.mark.parametrize("value", (math.nan, math.inf))

@@ -141,6 +141,10 @@ class ByNative:
 
 
 def exact_total(limbs: np.ndarray, least_bit: int) -> float:
-    """Return Σ_k limbs_k 2^(32 k + least_bit), computed exactly and rounded once to float64. ``limbs`` is int64."""
+    """Return Σ_k limbs_k 2^(32 k + least_bit), computed exactly and rounded once to float64; infinite if float64 has no such
+    number. ``limbs`` is int64."""
     total = sum(int(limb) << (32 * k) for k, limb in enumerate(limbs))
-    return float(Fraction(total) * Fraction(2) ** least_bit)
+    try:
+        return float(Fraction(total) * Fraction(2) ** least_bit)
+    except OverflowError:
+        return math.inf if total > 0 else -math.inf
