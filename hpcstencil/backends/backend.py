@@ -66,8 +66,8 @@ class Unsupported(Exception):
 
 @dataclass(frozen=True)
 class Reduced:
-    """The reductions of n trees: each minimum, maximum, number of non-finite cells (or any number > 0 where there are some),
-    and sum over all cells, which is NaN if there are any. All are equal on all processes; of shape (n,), or (n, members)."""
+    """The reductions of n trees: each minimum, maximum, number of non-finite cells, and sum over all cells, which is NaN if
+    there are any of these. All are equal on all processes; of shape (n,), or (n, members) in an ensemble."""
 
     low: np.ndarray
     high: np.ndarray
@@ -134,7 +134,7 @@ class Reductions(Protocol):
     def sums(self, fields: Fields, parameters: Parameters, time: float, largest: np.ndarray) -> np.ndarray:
         """Return the sum of each tree over all cells of the grid at ``time``. Collective.
 
-        The fields must be those of the last call of `extremes`, if there was one since the last call of this method.
+        The fields must be those of the last call of `extremes`, since some sums are taken together with the extrema.
 
         The result is float64 of shape (n,), or (n, members) in an ensemble. ``largest`` has the same shape and holds the
         largest magnitude of each tree, which sets the scale of the exact summation. Where ``largest`` is NaN or

@@ -38,7 +38,21 @@ from hpcstencil.symbolic.differentiate import ZERO
 from hpcstencil.symbolic.expressions import Field, Node, Time
 from hpcstencil.validation.errors import HpcstencilError, NumericsError
 
-NO_ROOMS: Mapping[int, Fields] = {}
+
+@dataclass(frozen=True)
+class Beside:
+    """What happens while forward steps are taken.
+
+    ``hooks`` are called between calls of compiled code, and ``recorder`` records samples, if there is one. The states after the
+    numbers of steps in ``rooms`` are stored in the memory there.
+    """
+
+    hooks: SweepHooks = NO_HOOKS
+    recorder: Samples | None = None
+    rooms: Mapping[int, Fields] = field(default_factory=dict)
+
+
+NOTHING = Beside()
 
 
 @dataclass(frozen=True)
@@ -230,19 +244,43 @@ class Sweep:
             if isinstance(action, Reverse):
                 self.reverse(variables, groups[action.step], starts[action.step], stored, hooks)
             else:
-                stops = [starts[group] for group in action]
-                self.advance(variables, stops, action[-1] == len(groups), stored, hooks)
+                self.advance_through([starts[group] for group in action], variables, starts[-1], stored, hooks)
         return self.ended(variables, stored.kept(0))
 
-    def advance(
-        self, variables: SweepVariables, stops: Sequence[int], is_end: bool, stored: States, hooks: SweepHooks
+    def advance_through(
+        self, stops: Sequence[int], variables: SweepVariables, end: int, stored: States, hooks: SweepHooks
     ) -> None:
-        """Take the steps from the first of the ``stops`` to the last one, and store the states at all but the first.
+        """Take the steps from the first of the ``stops``, whose state is stored, to the last one, and store the others.
 
-        At the end of the run, add the terms of the last state instead.
+        ``end`` is the end of the run, whose state is not stored.
         """
-        recorder, last = variables.recorder, stops[-1]
-        found = self.taken_through(stops, stored, variables.constant, hooks, recorder)
+        while len(stops) > 1:
+            rooms = self.rooms_for(stops[1:-1])
+            last = stops[len(rooms) + 1]
+            self.advance(variables, stops[0], last, last == end, stored, Beside(hooks, variables.recorder, rooms))
+            stops = stops[len(rooms) + 1 :]
+
+    def rooms_for(self, stops: Sequence[int]) -> dict[int, Fields]:
+        """Return memory that nobody needs for the states at the first of the ``stops``, for as many as there is.
+
+        There is none if compiled calls do not store states, or states are on disk.
+        """
+        rooms = dict[int, Fields]()
+        for stop in stops if self.forward.steps.storing is not None and self.stored is None else ():
+            room = self.free.taken(self.changing)
+            if not room:
+                break
+            rooms[stop] = room
+        return rooms
+
+    def advance(
+        self, variables: SweepVariables, first: int, last: int, is_end: bool, stored: States, beside: Beside
+    ) -> None:
+        """Take the steps from number ``first`` to ``last``, and store the state after them; add its terms at the end."""
+        recorder = beside.recorder
+        found = self.kept_and_taken(stored.kept(first), variables.constant, first, last, beside)
+        for step, state in beside.rooms.items():
+            stored.add(step, state, self.run.time_of(step))
         variables.constant = {name: found[name] for name in variables.constant}
         after = {name: found[name] for name in self.changing}
         if not is_end:
@@ -362,105 +400,52 @@ class Sweep:
         if self.samples is not None:
             self.samples.begin(fields, self.forward.problem.parameters)
         for step in sorted({*self.reduced_at, self.steps}):
-            fields, done = self.taken(fields, done, step, recorder=self.samples), step
+            fields, done = self.taken(fields, done, step, Beside(recorder=self.samples)), step
             if step in self.reduced_at:
                 values.append(float(self.reduced(fields, step)[OBJECTIVE]))
         if self.samples is not None:
             values += self.samples.terms(self.sample_times)
         return math.fsum(values)
 
-    def taken(
-        self,
-        fields: Fields,
-        first: int,
-        last: int,
-        hooks: SweepHooks = NO_HOOKS,
-        recorder: Samples | None = None,
-        rooms: Mapping[int, Fields] = NO_ROOMS,
-    ) -> Fields:
-        """Return the fields after the steps from ``first`` to ``last``; ``rooms`` as in `kept_and_taken`. The given fields are
-        overwritten."""
+    def taken(self, fields: Fields, first: int, last: int, beside: Beside = NOTHING) -> Fields:
+        """Return the fields after the steps from ``first`` to ``last``. The given fields are overwritten."""
         while first < last:
-            fields, first = self.called(partial(self.forward.advance, fields), first, last, hooks, recorder, rooms)
+            fields, first = self.called(partial(self.forward.advance, fields), first, last, beside)
         return fields
 
-    def kept_and_taken(
-        self,
-        state: Fields,
-        constant: Fields,
-        first: int,
-        last: int,
-        free: Spare,
-        hooks: SweepHooks = NO_HOOKS,
-        recorder: Samples | None = None,
-        rooms: Mapping[int, Fields] = NO_ROOMS,
-    ) -> Fields:
-        """Return the fields after the steps from ``first`` to ``last``. ``state``, the changing fields before them, is kept.
-
-        The states after the numbers of steps in ``rooms`` are stored in the memory there.
-        """
+    def kept_and_taken(self, state: Fields, constant: Fields, first: int, last: int, beside: Beside) -> Fields:
+        """Return the fields after the steps from ``first`` to ``last``. ``state``, the changing fields before them, is kept."""
         into = self.forward.steps.into
         if into is None or first == last:
-            return self.taken({**free.copied(state), **constant}, first, last, hooks, recorder, rooms)
-        call = partial(into, {**state, **constant}, free.taken(state), self.forward.problem.parameters)
-        fields, first = self.called(call, first, last, hooks, recorder, rooms)
-        return self.taken(fields, first, last, hooks, recorder, rooms)
+            return self.taken({**self.free.copied(state), **constant}, first, last, beside)
+        call = partial(into, {**state, **constant}, self.free.taken(state), self.forward.problem.parameters)
+        fields, first = self.called(call, first, last, beside)
+        return self.taken(fields, first, last, beside)
 
-    def taken_through(
-        self, stops: Sequence[int], stored: States, constant: Fields, hooks: SweepHooks, recorder: Samples | None
-    ) -> Fields:
-        """Return the fields after the steps from the first of the ``stops``, whose state is stored, to the last one.
-
-        The states at the stops in between are stored. Compiled calls store them if there is memory that nobody needs;
-        otherwise a call ends there.
-        """
-        first, last, may_store = stops[0], stops[-1], self.stored is None and self.forward.steps.storing is not None
-        while True:
-            rooms, end = dict[int, Fields](), last
-            for stop in stops:
-                if first < stop < last:
-                    room = self.free.taken(self.changing) if may_store else {}
-                    if not room:
-                        end = stop
-                        break
-                    rooms[stop] = room
-            fields = self.kept_and_taken(stored.kept(first), constant, first, end, self.free, hooks, recorder, rooms)
-            for stop, state in rooms.items():
-                stored.add(stop, state, self.run.time_of(stop))
-            if end == last:
-                return fields
-            recorded = recorder.drain() if recorder is not None and self.stored is not None else None
-            stored.add(end, {name: fields[name] for name in self.changing}, self.run.time_of(end), recorded)
-            constant, first = {name: fields[name] for name in constant}, end
-
-    def called(
-        self,
-        call: Callable[[StepRange], Fields],
-        first: int,
-        last: int,
-        hooks: SweepHooks,
-        recorder: Samples | None,
-        rooms: Mapping[int, Fields],
-    ) -> tuple[Fields, int]:
+    def called(self, call: Callable[[StepRange], Fields], first: int, last: int, beside: Beside) -> tuple[Fields, int]:
         """Take steps from number ``first`` on, up to ``last`` at most, by one ``call`` of compiled code.
 
-        Returns the fields after them, and the number of the next step. If there is a ``recorder``, the call ends where that
-        must see the fields. ``rooms`` are as in `kept_and_taken`.
+        Returns the fields after them, and the number of the next step. If there is a recorder, the call ends where that must
+        see the fields.
         """
+        hooks, recorder = beside.hooks, beside.recorder
         most = hooks.most if recorder is None else min(hooks.most, recorder.most(first))
         steps = next(self.run.between(first, min(last, first + most)))
-        here = {step - first + steps.first: room for step, room in rooms.items() if first < step <= first + steps.count}
-        storing: AbstractContextManager[None] = nullcontext()
-        if here:
-            assert self.forward.steps.storing is not None
-            storing = self.forward.steps.storing(here)
-        with hooks.call(steps.count), nullcontext() if recorder is None else recorder.recording(first, steps), storing:
+        recording = nullcontext() if recorder is None else recorder.recording(first, steps)
+        with hooks.call(steps.count), recording, self.storing(first, steps, beside.rooms):
             fields = jax.block_until_ready(call(steps))
         after = first + int(steps.count)
         if recorder is not None:
             recorder.after(fields, first, after, self.run.time_of(after))
         hooks.check()
         return fields, after
+
+    def storing(self, first: int, steps: StepRange, rooms: Mapping[int, Fields]) -> AbstractContextManager[None]:
+        """A context in which one call, which takes ``steps`` from number ``first`` on, stores the states that are due in it."""
+        due = {step - first + steps.first: room for step, room in rooms.items() if first < step <= first + steps.count}
+        if not due or self.forward.steps.storing is None:
+            return nullcontext()
+        return self.forward.steps.storing(due)
 
     def reversed(self, fields: Fields, cotangents: Fields, group: StepRange, first: int, free: Spare) -> Fields:
         """Return the fields of `Adjoint.reversing` before a group of steps, the first of which has the number ``first``.

@@ -684,3 +684,12 @@ def test_steps_of_given_sizes_by_a_program_that_estimates_errors():
     )
     for name, values in expected.items():
         np.testing.assert_allclose(found[name], values, rtol=0, atol=1e-14 * np.abs(values).max())
+
+
+def test_programs_in_one_process_share_no_variables():
+    """The loader gives all libraries one copy of a variable with a unique symbol, of one program's precision and layout."""
+    simulation = simulation_of(problem_of(grid={"shape": [20, 20]}, equation={"name": "heat"}), kernel="native")
+    library = simulation.diagnosed.reducer.library
+    symbols = subprocess.run(["nm", library._name], capture_output=True, text=True, check=True).stdout
+    kinds = {line.split()[-1]: line.split()[-2] for line in symbols.splitlines()}
+    assert kinds["advance"] == "T" and "u" not in kinds.values()

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from hpcstencil.backends.native.passes import AXIS_OF
+from hpcstencil.backends.native.recorded_steps import RecordedSteps
 from hpcstencil.distributed.cell_samples import Cells, CellSamples
 from hpcstencil.distributed.device_blocks import Devices
 from hpcstencil.runtime.threads import by_threads
@@ -22,14 +23,10 @@ WIDEST = 8  # of the runs that the program copies
 SPARSE = 600  # cells per run from which on it is faster to compute values again than to store a field after every step
 
 
-class Samples(ctypes.Structure):
+class Samples(RecordedSteps):
     """The struct CellSamples of cell_samples.hpp."""
 
     _fields_ = (
-        ("every", ctypes.c_int64),
-        ("origin", ctypes.c_int64),
-        ("first", ctypes.c_int64),
-        ("records", ctypes.c_int64),
         ("size", ctypes.c_int64),
         ("width", ctypes.c_int64),
         ("dense", ctypes.c_int64),

@@ -10,73 +10,63 @@ import ctypes
 import math
 import weakref
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
+
+from hpcstencil.backends.native.recorded_steps import RecordedSteps
 
 HEADROOM = 2  # bits by which values may grow before their sums take longer
 
 
-class Records(ctypes.Structure):
+class Records(RecordedSteps):
     """The struct FieldRecords of field_records.hpp."""
 
-    _fields_ = (
-        ("every", ctypes.c_int64),
-        ("origin", ctypes.c_int64),
-        ("first", ctypes.c_int64),
-        ("records", ctypes.c_int64),
-        ("sums", ctypes.c_void_p),
-    )
+    _fields_ = (("sums", ctypes.c_void_p),)
 
 
 class NativeRecords:
     """Up to ``most`` records of the fields ``names``; see `reductions.FieldRecords`.
 
-    ``fields`` are those of the program in ``library``, ``field_sum`` is its struct FieldSum, and ``expected`` holds the
-    `expected_exponent` of each field, which is kept up to date.
+    ``fields`` are those of the program in ``library``, and ``field_sum`` is the dtype of its struct FieldSum. ``expected``
+    holds the `expected_exponent` of each field; it is kept up to date.
     """
 
     def __init__(
         self,
         library: ctypes.CDLL,
         fields: Sequence[str],
-        field_sum: Any,
+        field_sum: np.dtype,
         expected: dict[str, int],
         names: Sequence[str],
         most: int,
     ) -> None:
         self.library, self.names, self.expected = library, names, expected
         self.places = [fields.index(name) for name in names]
-        self.sums = (field_sum * len(fields) * most)()
-        self.records = Records(records=most, sums=ctypes.addressof(self.sums))
+        self.sums = np.zeros((most, len(fields)), field_sum)
+        self.records = Records(records=most, sums=self.sums.ctypes.data)
         # Another recorder of the same program may be in use when this one is collected.
         weakref.finalize(self, self.library.drop_field_records, ctypes.c_void_p(ctypes.addressof(self.records)))
 
     def expect(self, every: int, first: int, origin: int) -> None:
         self.records.every, self.records.first, self.records.origin = every, first, origin
-        ctypes.memset(self.sums, 0, ctypes.sizeof(self.sums))
-        for record in self.sums:
-            for name, place in zip(self.names, self.places, strict=True):
-                each = record[place]
-                each.wanted, each.exponent = 1, self.expected.get(name, 0)
-                each.high = each.low = -math.inf
+        self.sums[...] = np.zeros((), self.sums.dtype)
+        self.sums["high"] = self.sums["low"] = -math.inf
+        self.sums["wanted"][:, self.places] = 1
+        self.sums["exponent"][:, self.places] = [self.expected.get(name, 0) for name in self.names]
         self.library.set_field_records(ctypes.byref(self.records))
 
     def expect_nothing(self) -> None:
         self.library.set_field_records(None)
 
     def extremes(self, count: int) -> np.ndarray:
-        found = [
-            [(record[place].high, record[place].low, record[place].broken) for place in self.places]
-            for record in self.sums[:count]
-        ]
-        for name, (high, low, broken) in zip(self.names, found[-1], strict=True):
-            if not broken:
-                self.expected[name] = expected_exponent(high, low)
-        return np.array(found)
+        found = self.sums[:count, self.places]
+        for name, last in zip(self.names, found[-1], strict=True):
+            if not last["broken"]:
+                self.expected[name] = expected_exponent(last["high"], last["low"])
+        return np.stack([found[part].astype(np.float64) for part in ("high", "low", "broken")], -1)
 
     def parts(self, count: int) -> np.ndarray:
-        return np.array([[record[place].limb for place in self.places] for record in self.sums[:count]], np.int64)
+        return self.sums["limb"][:count, self.places]
 
 
 def expected_exponent(high: float, low: float) -> int:

@@ -11,16 +11,37 @@ import math
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from fractions import Fraction
+from functools import cache
 from typing import Any
 
 import jax
 import numpy as np
 
 from hpcstencil.backends.native.field_records import NativeRecords, expected_exponent, recordable
+from hpcstencil.backends.xla.reductions import exact_sum
 from hpcstencil.distributed.device_blocks import Devices
 from hpcstencil.runtime.threads import by_threads
 from hpcstencil.symbolic.expressions import Field, Node
+
+LIMB_BITS = 32  # the distance of the limbs of exact_sum.hpp
+
+
+@cache
+def field_sum_of(limbs: int) -> Any:
+    """Return the type of the struct FieldSum of field_sums.hpp, whose sum has these ``limbs``."""
+
+    class FieldSum(ctypes.Structure):
+        _fields_ = (
+            ("wanted", ctypes.c_int64),
+            ("exponent", ctypes.c_int64),
+            ("high", ctypes.c_double),
+            ("low", ctypes.c_double),
+            ("broken", ctypes.c_int64),
+            ("at", ctypes.c_void_p),
+            ("limb", ctypes.c_int64 * limbs),
+        )
+
+    return FieldSum
 
 
 @dataclass
@@ -46,28 +67,17 @@ class ByNative:
     while_stepping: bool
     records: bool
     expected: dict[str, int] = field(default_factory=dict)  # the `expected_exponent` of each field
-    found: dict[str, Any] = field(default_factory=dict)  # the last reductions, until their sums are asked for
+    found: dict[str, Any] = field(default_factory=dict)  # the last reductions
 
     def __post_init__(self) -> None:
-        limbs, self.least_bit = int(self.library.limbs_of_sums()), int(self.library.least_bit_of_sums())
-
-        class FieldSum(ctypes.Structure):
-            """The C++ struct of a field's reductions (field_sums.hpp)."""
-
-            _fields_ = (
-                ("wanted", ctypes.c_int64),
-                ("exponent", ctypes.c_int64),
-                ("high", ctypes.c_double),
-                ("low", ctypes.c_double),
-                ("broken", ctypes.c_int64),
-                ("at", ctypes.c_void_p),
-                ("limb", ctypes.c_int64 * limbs),
-            )
+        limbs, least_bit = int(self.library.limbs_of_sums()), int(self.library.least_bit_of_sums())
+        self.top_bit = least_bit + LIMB_BITS * limbs
+        self.field_sum = field_sum_of(limbs)
 
         class FieldSums(ctypes.Structure):
-            _fields_ = (("stored", ctypes.c_int64), ("field", FieldSum * len(self.fields)))
+            _fields_ = (("stored", ctypes.c_int64), ("field", self.field_sum * len(self.fields)))
 
-        self.field_sum, self.sums = FieldSum, FieldSums()
+        self.sums = FieldSums()
         self.names = {tree.name for tree in self.trees if isinstance(tree, Field)} & set(self.fields)
         weakref.finalize(self, self.library.set_field_sums, None, ctypes.byref(self.sums))
 
@@ -81,18 +91,15 @@ class ByNative:
         self.library.set_field_sums(ctypes.byref(self.sums), None)
 
     def extremes(self, name: str, array: jax.Array) -> tuple[float, float, int]:
-        found = self._stored(name, array)
-        if found is None:
-            self.begin(name)
-            for block in self.devices.owned(array):
-                self.add(name, block)
+        if stored := self._stored(name, array):
+            self.found[name] = stored
             return self.end(name)
-        self.found[name] = found
+        self.begin(name)
+        for block in self.devices.owned(array):
+            self.add(name, block)
         return self.end(name)
 
     def parts(self, name: str, array: jax.Array, exponent: int) -> np.ndarray:
-        if name not in self.found:
-            self.extremes(name, array)
         return self.parts_of(name)
 
     @property
@@ -119,14 +126,14 @@ class ByNative:
         return found.high, found.low, found.broken
 
     def parts_of(self, key: str) -> np.ndarray:
-        return np.array(self.found.pop(key).limb, np.int64)
+        return np.array(self.found[key].limb, np.int64)
 
     def total(self, parts: np.ndarray, exponent: int) -> float:
-        return exact_total(parts, self.least_bit)
+        return exact_sum(parts[::-1], self.top_bit, LIMB_BITS)
 
     def recorder(self, names: Sequence[str], most: int) -> NativeRecords | None:
         made = self.records and recordable(self.library, self.fields, names, everywhere=True)
-        given = self.library, self.fields, self.field_sum, self.expected
+        given = self.library, self.fields, np.dtype(self.field_sum), self.expected
         return NativeRecords(*given, names, most) if made else None
 
     def _stored(self, name: str, array: jax.Array) -> Any:
@@ -138,13 +145,3 @@ class ByNative:
             return None
         each.wanted = 0  # once: the array may be overwritten before the next call
         return self.field_sum.from_buffer_copy(each)
-
-
-def exact_total(limbs: np.ndarray, least_bit: int) -> float:
-    """Return Σ_k limbs_k 2^(32 k + least_bit), computed exactly and rounded once to float64; infinite if float64 has no such
-    number. ``limbs`` is int64."""
-    total = sum(int(limb) << (32 * k) for k, limb in enumerate(limbs))
-    try:
-        return float(Fraction(total) * Fraction(2) ** least_bit)
-    except OverflowError:
-        return math.inf if total > 0 else -math.inf

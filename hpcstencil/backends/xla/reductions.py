@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from functools import cached_property
 from typing import Any, ClassVar, Protocol
 
@@ -52,10 +51,15 @@ def bits_per_part(cells: int) -> int:
 def exact_sum(parts: np.ndarray, exponent: int, bits: int) -> float:
     """Return 2^exponent Σ_j parts_j 2^(-j bits), computed exactly and rounded once to float64.
 
-    ``parts`` is int64 of shape (PARTS,), with j = 1, 2, 3.
+    ``parts`` is int64 of shape (parts,), with j = 1, 2, ... The result is infinite if float64 has no such number.
     """
-    total = sum(Fraction(int(q), 1 << ((j + 1) * bits)) for j, q in enumerate(parts))
-    return float(total * Fraction(2) ** exponent)
+    last = len(parts) - 1
+    total = sum(int(parts[j]) << ((last - j) * bits) for j in np.flatnonzero(parts).tolist())
+    unit = exponent - len(parts) * bits
+    try:
+        return (total << max(0, unit)) / (1 << max(0, -unit))  # Python divides integers with one rounding
+    except OverflowError:
+        return math.inf if total > 0 else -math.inf
 
 
 def integer_parts(values: np.ndarray, exponent: int, bits: int) -> np.ndarray:
@@ -323,7 +327,7 @@ class FieldReducer(Protocol):
         """Return (maximum, -minimum, number of non-finite cells) of a field."""
 
     def parts(self, name: str, array: jax.Array, exponent: int) -> np.ndarray:
-        """Return integers, int64 of shape (parts,), that make up the sum of a field on this process.
+        """Return integers, int64 of shape (parts,), that make up the sum of a field on this process, after its `extremes`.
 
         Those of all processes are added up. The values are below 2^``exponent``.
         """
@@ -369,12 +373,11 @@ class Recorder:
         high, low, broken = np.moveaxis(self.records.extremes(count), -1, 0)
         low, high = _bounds(self.communicator, high, low)
         broken = self.communicator.total(broken.astype(np.int64))
+        exponents = _exponents(np.maximum(np.abs(low), np.abs(high)))
         totals = self.communicator.total(self.records.parts(count))
         for n in range(count):
-            sums = [
-                math.nan if some else self.reducer.total(parts, 0)
-                for parts, some in zip(totals[n], broken[n], strict=True)
-            ]
+            each = zip(totals[n], exponents[n].tolist(), broken[n], strict=True)
+            sums = [math.nan if some else self.reducer.total(parts, exponent) for parts, exponent, some in each]
             yield Reduced(low[n], high[n], broken[n], np.array(sums))
 
 
@@ -382,6 +385,11 @@ def _bounds(communicator: Communicator, high: np.ndarray, low: np.ndarray) -> tu
     """Return (minimum, maximum) over all processes, from the maxima of values and of their negatives. Collective."""
     high, low = communicator.maximum(np.stack([high, low]))
     return 0.0 - low, high + 0.0  # which of 0 and -0 was found first is left to chance
+
+
+def _exponents(largest: np.ndarray) -> np.ndarray:
+    """Return the exponents of 2 with which sums of values up to these magnitudes are split into integers."""
+    return np.clip(np.where(np.isfinite(largest), np.frexp(largest)[1], 0), -1000, 1000)
 
 
 @dataclass(frozen=True)
@@ -444,8 +452,8 @@ class Reductions:
         others = [n for n in range(len(trees)) if n not in self.fields]
         left = CompiledTrees(device_grid, rules, needs, [trees[n] for n in others], listed)
         self.of_values = self.reducer.of_values if apart else None
-        self.valued, self.compiled = (others, []) if self.of_values else ([], others)
-        self.has_sums = False  # whether ``of_values`` keeps the sums of the last values
+        self.valued = {n: f"tree {n}" for n in others if self.of_values}
+        self.compiled = [] if self.of_values else others
         self.run_values = blocks_of_values(left)
         self.run_extremes = compiled_extremes(left)
         self.run_sums = compiled_sums(left, self.bits)
@@ -482,25 +490,14 @@ class Reductions:
         self, fields: Fields, parameters: Parameters, time: float | np.ndarray
     ) -> dict[int, tuple[float, float, int]]:
         """Return the extremes of the trees whose values are reduced, by the number of the tree. Collective."""
-        keys = {n: f"tree {n}" for n in self.valued}
-        if self.of_values is None or not keys:
+        if self.of_values is None or not self.valued:
             return {}
-        for key in keys.values():
+        for key in self.valued.values():
             self.of_values.begin(key)
         for arrays in self.run_values(fields, parameters, time):
-            for key, values in zip(keys.values(), arrays, strict=True):
+            for key, values in zip(self.valued.values(), arrays, strict=True):
                 self.of_values.add(key, values)
-        self.has_sums = True
-        return {n: self.of_values.end(key) for n, key in keys.items()}
-
-    def _parts_of_values(self, fields: Fields, parameters: Parameters, time: float) -> dict[int, np.ndarray]:
-        """Return the parts of the sums of these trees. Collective."""
-        if self.of_values is None:
-            return {}
-        if not self.has_sums:
-            self._extremes_of_values(fields, parameters, time)
-        self.has_sums = False
-        return {n: self.of_values.parts_of(f"tree {n}") for n in self.valued}
+        return {n: self.of_values.end(key) for n, key in self.valued.items()}
 
     def sums(self, fields: Fields, parameters: Parameters, time: float, largest: np.ndarray) -> np.ndarray:
         """Return the sum of each tree over the whole grid at ``time``, rounded once to float64. Collective.
@@ -509,11 +506,10 @@ class Reductions:
         """
         if not self.trees:
             return np.empty(0)
-        exponents = np.where(np.isfinite(largest), np.frexp(largest)[1], 0)
-        exponents = np.clip(exponents, -1000, 1000)
+        exponents = _exponents(largest)
         scales = np.ldexp(1.0, -exponents)
         parts = {n: self.reducer.parts(name, fields[name], int(exponents[n])) for n, name in self.fields.items()}
-        parts |= self._parts_of_values(fields, parameters, time)
+        parts |= {n: self.of_values.parts_of(key) for n, key in self.valued.items()} if self.of_values else {}
         if self.compiled:
             found = self.device_grid.first(self.run_sums(fields, parameters, time, scales[self.compiled]))
             parts |= zip(self.compiled, np.asarray(found, np.int64), strict=True)

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <array>
 
-#include "field_records.hpp"
+#include "level_records.hpp"
 #include "threads.hpp"
 
 // Blocks of cells to prefetch while others are computed. They are prefetched a few cache lines at a time, because a

@@ -1,16 +1,15 @@
 // Values of single cells, recorded after given steps while many steps are taken at once.
 #pragma once
-#include "layers.hpp"
+#include "recorded_steps.hpp"
 
 // Cells x .. x + width - 1 of a row, and the place of the first one in a record.
 struct Run {
     int32_t x, slot, width;
 };
 
-// A record has ``size`` values. The state after step n of the run goes to record n / every - first, if n is a multiple
-// of ``every`` and there is room for it. Step 0 of a call's clock is step ``origin`` of the run.
-struct CellSamples {
-    int64_t every, origin, first, records, size;
+// Of each record, ``size`` values.
+struct CellSamples : RecordedSteps {
+    int64_t size;
     int64_t width;                // of most runs: 1 to 8
     int64_t dense;                // whether storing a field after every step is faster than computing the samples again
     const int64_t* const* begin;  // of the first GIVEN fields: where each row's runs begin, plane by plane; or null
@@ -19,8 +18,8 @@ struct CellSamples {
 
     // The record of the state after a step of the call's clock; null if it is not recorded.
     real* record(long step) const {
-        long now = origin + step, n = now / every - first;
-        return now % every == 0 && n >= 0 && n < records ? values + n * size : nullptr;
+        const long n = number(step);
+        return n < 0 ? nullptr : values + n * size;
     }
 
     // Records cells x0 .. x1 - 1 of rows j0 .. j1 - 1 of plane i of field f.
@@ -40,31 +39,27 @@ struct CellSamples {
     }
 };
 
+// `CellSamples::put` by the width of runs. All loaded programs would share a static variable of a member function.
+static constexpr decltype(&CellSamples::put<1>) PUT[] = {
+    &CellSamples::put<1>, &CellSamples::put<2>, &CellSamples::put<3>, &CellSamples::put<4>,
+    &CellSamples::put<5>, &CellSamples::put<6>, &CellSamples::put<7>, &CellSamples::put<8>};
+
 static CellSamples* cell_samples = nullptr;
 static bool samples_need_whole_steps = false;  // otherwise `Unstored` computes what joined steps do not store
 
-static inline bool stores(const Pass& pass, int array) {
-    for (int o = 0; o < pass.outputs; o++)
-        if (pass.output[o] == array) return true;
-    return false;
-}
-
-// Whether the pass that joins a step to the next one stores the values of a field between them.
-static inline bool stored_between_steps(int f) { return !JOINS_STEPS || stores(passes[PASSES], ends[f]); }
-
 // Later calls record there, or nowhere.
 extern "C" void set_cell_samples(CellSamples* samples) {
-    cell_samples = samples, samples_need_whole_steps = false;
-    for (int f = 0; f < GIVEN && samples && samples->dense; f++)
-        if (samples->begin[f] && !stored_between_steps(f)) samples_need_whole_steps = true;
+    cell_samples = samples;
+    samples_need_whole_steps =
+        samples && samples->dense && is_lost_between_steps([&](int f) { return samples->begin[f] != nullptr; });
 }
 // Later calls do not record there any more.
 extern "C" void drop_cell_samples(CellSamples* samples) {
     if (cell_samples == samples) set_cell_samples(nullptr);
 }
 
-// What a level records: the states after its step and after the next one. ``after`` is null where nothing is recorded.
-struct Records {
+// The cells that a level records: after its step and after the next one. ``after`` is null where nothing is recorded.
+struct LevelCells {
     struct Entry {
         int output, field, later;  // output of the pass that is the field after this step, or after the next one
     };
@@ -73,30 +68,21 @@ struct Records {
 
     void find(long step, const Pass& pass) {
         for (long n = 0; n < 2 && cell_samples; n++) after[n] = cell_samples->record(step + n + 1);
-        for (int o = 0; o < pass.outputs; o++)
-            for (int f = 0; f < GIVEN; f++) {
-                int later = pass.output[o] >= ARRAYS;
-                if (after[later] && ends[f] == pass.output[o] - later * ARRAYS && cell_samples->begin[f])
-                    entries.push_back({o, f, later});
-            }
+        each_field_made(pass, [&](int o, int f, int later) {
+            if (after[later] && cell_samples->begin[f]) entries.push_back({o, f, later});
+        });
+    }
+
+    // Records what the pass has just computed, see `LevelRecords`.
+    void put(const Call& call, const Pass& pass, long i, const Rows* out, const long from[AXES],
+             const long end[AXES]) const {
+        for (const Entry& each : entries)
+            each_plane_made(pass, each.output, i, out, from[0], end[0], [&](long n, const Rows& made) {
+                (cell_samples->*PUT[cell_samples->width - 1])(after[each.later], each.field, call, n, from[1], end[1],
+                                                              made, from[2], end[2]);
+            });
     }
 };
-
-// Records what a pass has just computed, planes i .. i + at_once - 1 in ``out``; ``from`` and ``to`` bound the cells
-// wanted.
-static inline void record_cells(const Records& records, const Call& call, const Pass& pass, long i, const Rows* out,
-                                const long from[AXES], const long to[AXES]) {
-    typedef CellSamples S;
-    static constexpr decltype(&S::put<1>) put[] = {&S::put<1>, &S::put<2>, &S::put<3>, &S::put<4>,
-                                                   &S::put<5>, &S::put<6>, &S::put<7>, &S::put<8>};
-    for (const Records::Entry& each : records.entries) {
-        for (long n = max(i, from[0]); n < min(i + pass.at_once, to[0]); n++) {
-            const Rows& made = out[each.output + (n - i) * pass.outputs];
-            (cell_samples->*put[cell_samples->width - 1])(records.after[each.later], each.field, call, n, from[1],
-                                                          to[1], made, from[2], to[2]);
-        }
-    }
-}
 
 // The values after a step that the pass joining it to the next step keeps in registers. The pass that ends a step
 // computes them again, only in the vectors with samples.
@@ -107,9 +93,9 @@ struct Unstored {
     static const Pass& pass() { return passes[PASSES - 1]; }
     static int array(const Plane& plane) { return pass().input[plane.input].array; }
 
-    // For a level that makes these ``records`` with the pass of this number.
-    void find(int number, const Records& records) {
-        to = records.after[0];
+    // For a level that records these ``cells`` with the pass of this number.
+    void find(int number, const LevelCells& cells) {
+        to = cells.after[0];
         for (int f = 0; f < GIVEN && to && JOINS_STEPS && number == PASSES; f++)
             if (cell_samples->begin[f] && stores(pass(), ends[f]) && !stores(passes[number], ends[f]))
                 fields.push_back(f);

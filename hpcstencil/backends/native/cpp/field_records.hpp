@@ -1,18 +1,16 @@
 // The extrema and sums of fields after given steps, recorded while many steps are taken at once.
 #pragma once
-#include "cell_samples.hpp"
 #include "field_sums.hpp"
-#include "state_records.hpp"
+#include "recorded_steps.hpp"
 
-// Record n has GIVEN sums, from ``sums`` + n GIVEN on. Its number is that of `CellSamples::record`.
-struct FieldRecords {
-    int64_t every, origin, first, records;
+// Record n has GIVEN sums, from ``sums`` + n GIVEN on.
+struct FieldRecords : RecordedSteps {
     FieldSum* sums;
 
     // The record of the state after a step of the call's clock; null if it is not recorded.
     FieldSum* record(long step) const {
-        long now = origin + step, n = now / every - first;
-        return now % every == 0 && n >= 0 && n < records ? sums + n * GIVEN : nullptr;
+        const long n = number(step);
+        return n < 0 ? nullptr : sums + n * GIVEN;
     }
 };
 
@@ -21,17 +19,16 @@ static bool records_need_whole_steps = false;
 
 // Later calls record there, or nowhere.
 extern "C" void set_field_records(FieldRecords* records) {
-    field_records = records, records_need_whole_steps = false;
-    for (int f = 0; f < GIVEN && records; f++)
-        if (records->sums[f].wanted && !stored_between_steps(f)) records_need_whole_steps = true;
+    field_records = records;
+    records_need_whole_steps = records && is_lost_between_steps([&](int f) { return records->sums[f].wanted != 0; });
 }
 // Later calls do not record there any more.
 extern "C" void drop_field_records(FieldRecords* records) {
     if (field_records == records) set_field_records(nullptr);
 }
 
-// Whether each of the first GIVEN fields can be recorded: whether passes compute its values after a step, ``everywhere``
-// or only in absorbing layers.
+// Whether each of the first GIVEN fields can be recorded: whether passes compute its values after a step,
+// ``everywhere`` or only in absorbing layers.
 extern "C" void find_recordable(int64_t* recordable, int64_t everywhere) {
     for (int f = 0; f < GIVEN; f++) {
         recordable[f] = false;
@@ -40,18 +37,7 @@ extern "C" void find_recordable(int64_t* recordable, int64_t everywhere) {
     }
 }
 
-static bool needs_whole_steps() {
-    return samples_need_whole_steps || records_need_whole_steps || states_need_whole_steps;
-}
-// Whether the state after a step of the call's clock is recorded, and must be stored for that. This step is then not
-// joined to the next one.
-static bool is_whole(long step) {
-    return (samples_need_whole_steps && cell_samples->record(step))
-           || (records_need_whole_steps && field_records->record(step))
-           || (states_need_whole_steps && state_records->record(step));
-}
-
-// What a level records of the fields that it makes.
+// The sums to which a level adds the fields that it makes.
 struct LevelSums {
     struct Entry {
         int output;
@@ -61,26 +47,22 @@ struct LevelSums {
     std::vector<Entry> entries;
 
     void find(long step, const Pass& pass) {
-        for (int later = 0; later < 2 && field_records; later++) {
-            FieldSum* record = field_records->record(step + later + 1);
-            for (int o = 0; o < pass.outputs && record; o++)
-                for (int f = 0; f < GIVEN; f++) {
-                    if (!record[f].wanted || pass.output[o] != ends[f] + later * ARRAYS) continue;
-                    entries.push_back({o, record + f, {}});
-                    entries.back().cells.begin(record[f]);
-                }
-        }
+        FieldSum* after[2] = {};
+        for (long n = 0; n < 2 && field_records; n++) after[n] = field_records->record(step + n + 1);
+        each_field_made(pass, [&](int o, int f, int later) {
+            if (!after[later] || !after[later][f].wanted) return;
+            entries.push_back({o, after[later] + f, {}});
+            entries.back().cells.begin(after[later][f]);
+        });
     }
 
-    // Adds what a pass has just computed, planes i .. i + at_once - 1 in ``out``; ``from`` and ``end`` bound the cells
-    // wanted.
+    // Adds what the pass has just computed, see `LevelRecords`.
     void add(const Pass& pass, long i, const Rows* out, const long from[AXES], const long end[AXES]) {
         for (Entry& each : entries)
-            for (long n = max(i, from[0]); n < min(i + pass.at_once, end[0]); n++) {
-                const Rows& made = out[each.output + (n - i) * pass.outputs];
+            each_plane_made(pass, each.output, i, out, from[0], end[0], [&](long, const Rows& made) {
                 for (long j = from[1]; j < end[1]; j++)
                     each.cells.add_row(made.p + j * made.pitch + from[2], end[2] - from[2]);
-            }
+            });
     }
 
     // Adds the sums of this thread's cells to the records.

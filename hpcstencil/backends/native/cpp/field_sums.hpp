@@ -32,6 +32,7 @@ extern "C" void set_field_sums(FieldSums* sums, FieldSums* instead_of) {
 
 constexpr long MANTISSA = SINGLE ? 23 : 52;
 constexpr long UNITS = 51;  // a value below 2^exponent is less than 2^UNITS of the first unit, 2^(exponent - UNITS)
+constexpr long MOST_UNITS = SINGLE ? 6 : 40;
 constexpr long QUICKEST = SINGLE ? 150 : 900;  // the largest exponent for which all units are numbers of this precision
 typedef std::conditional<SINGLE, uint32_t, uint64_t>::type word;
 
@@ -49,7 +50,6 @@ static word bits_of_power(long n) {
 // large, or close to the least positive number, are added cell by cell.
 struct CellSums {
     typedef word words __attribute__((vector_size(VECTOR)));
-    static constexpr long MOST_UNITS = SINGLE ? 6 : 40;
 
     long exponent = 0, held = 0, broken = 0;
     double first_shift = 0, second_shift = 0;

@@ -2,7 +2,8 @@
 #pragma once
 #include <algorithm>
 
-#include "cell_samples.hpp"
+#include "copy.hpp"
+#include "recorded_steps.hpp"
 
 // The states after ``steps``, ascending steps of the call's clock. Each is GIVEN arrays of ``fields`` with the shape of
 // the caller's arrays; null for fields that are not stored.
@@ -23,9 +24,9 @@ static bool states_need_whole_steps = false;
 
 // Later calls store states there, or nowhere.
 extern "C" void set_state_records(StateRecords* records) {
-    state_records = records, states_need_whole_steps = false;
-    for (int f = 0; f < GIVEN && records && records->count; f++)
-        if (records->fields[f] && !stored_between_steps(f)) states_need_whole_steps = true;
+    state_records = records;
+    states_need_whole_steps =
+        records && records->count && is_lost_between_steps([&](int f) { return records->fields[f] != nullptr; });
 }
 
 // What a level stores of the fields that it makes.
@@ -37,33 +38,29 @@ struct LevelStates {
     std::vector<Entry> entries;
 
     void find(long step, const Pass& pass) {
-        for (int later = 0; later < 2 && state_records; later++) {
-            void* const* record = state_records->record(step + later + 1);
-            for (int o = 0; o < pass.outputs && record; o++)
-                for (int f = 0; f < GIVEN; f++)
-                    if (record[f] && pass.output[o] == ends[f] + later * ARRAYS)
-                        entries.push_back({o, f, (real*)record[f]});
-        }
+        void* const* after[2] = {};
+        for (long n = 0; n < 2 && state_records; n++) after[n] = state_records->record(step + n + 1);
+        each_field_made(pass, [&](int o, int f, int later) {
+            if (after[later] && after[later][f]) entries.push_back({o, f, (real*)after[later][f]});
+        });
     }
 
-    // Stores what a pass has just computed, planes i .. i + at_once - 1 in ``out``; ``from`` and ``end`` bound the cells
-    // wanted.
+    // Stores what the pass has just computed, see `LevelRecords`.
     void put(const Call& call, const Layers& layers, const Pass& pass, long i, const Rows* out, const long from[AXES],
              const long end[AXES], bool non_temporal) const {
         for (const Entry& each : entries)
-            for (long n = max(i, from[0]); n < min(i + pass.at_once, end[0]); n++) {
-                const Rows& made = out[each.output + (n - i) * pass.outputs];
+            each_plane_made(pass, each.output, i, out, from[0], end[0], [&](long n, const Rows& made) {
                 real* plane = each.to + home(call, n) * call.capacity[1] * call.capacity[2];
-                auto rows = [&](bool zero, auto body) {
+                for (bool zero : {true, false})
                     layers.each_piece(each.field, zero, n, from[1], end[1], from[2], end[2],
                                       [&](long j0, long j1, long x0, long x1) {
-                                          for (long j = j0; j < j1; j++) body(plane + j * call.capacity[2], j, x0, x1);
+                                          for (long j = j0; j < j1; j++) {
+                                              real* row = plane + j * call.capacity[2];
+                                              const real* cells = made.p + j * made.pitch;
+                                              if (zero) Layers::clear(row, x0, x1);
+                                              else copy_out(row + x0, cells + x0, x1 - x0, non_temporal);
+                                          }
                                       });
-                };
-                rows(true, [&](real* row, long, long x0, long x1) { Layers::clear(row, x0, x1); });
-                rows(false, [&](real* row, long j, long x0, long x1) {
-                    copy_out(row + x0, made.p + j * made.pitch + x0, x1 - x0, non_temporal);
-                });
-            }
+            });
     }
 };

@@ -1,9 +1,7 @@
 // One tile, streamed through the pipeline: planes are loaded from memory, pass level by level, and are stored again.
 // Ghost cells of the planes are filled on the way.
 #pragma once
-#include "cell_samples.hpp"
 #include "error_sums.hpp"
-#include "field_records.hpp"
 #include "ghosts.hpp"
 #include "injection.hpp"
 
@@ -125,11 +123,9 @@ struct Tile {
         long lo, hi, j0, j1, x0, x1;
         int level, step, first[1 << AXES], first_target;
         const Pass* pass;
-        Records records;
+        LevelRecords records;
         Unstored unstored;
         Injected injected;
-        LevelSums sums;
-        LevelStates states;
     };
     List<Work> work{LEVELS};
     List<Source> sources{LEVELS * PLANES * VARIANTS}, targets{LEVELS * PLANES};
@@ -155,9 +151,8 @@ struct Tile {
             w.first_target = next_target;
             w.x0 = round_down(w.x0, LANES), w.x1 = round_up(w.x1, LANES);
             portions += (w.j1 - w.j0 + ROWS - 1) / ROWS * (AT_ONCE / w.pass->at_once);
-            w.records.find(job.first + w.step, *w.pass), w.unstored.find(pipe.level[q].pass, w.records);
-            w.injected.find(job.first + w.step, *w.pass), w.sums.find(job.first + w.step, *w.pass);
-            w.states.find(job.first + w.step, *w.pass);
+            w.records.find(job.first + w.step, *w.pass), w.unstored.find(pipe.level[q].pass, w.records.cells);
+            w.injected.find(job.first + w.step, *w.pass);
             for (int mask = 0; mask < VARIANTS; mask++) {
                 const Variant& variant = *w.pass->variant[mask];
                 w.first[mask] = next;
@@ -192,7 +187,7 @@ struct Tile {
         }
         if (call.error_sums) errors.add_to(call.error_sums);
         results.end();
-        for (Work& each : work) each.sums.end();
+        for (Work& each : work) each.records.sums.end();
     }
 
     // Starts to prefetch the cells of planes i .. i + AT_ONCE - 1 that will be loaded from this block, a portion after
@@ -257,9 +252,7 @@ struct Tile {
                     }
                 });
             w.injected.add(call, pass, i + k, pass.at_once, out, w.j0, w.j1, w.x0, w.x1);
-            record_cells(w.records, call, pass, i + k, out, from, to);
-            w.sums.add(pass, i + k, out, from, to);
-            w.states.put(call, plan.layers, pass, i + k, out, from, to, plan.non_temporal);
+            w.records.put(call, plan.layers, pass, i + k, out, from, to, plan.non_temporal);
         }
         for (long n = max(i, w.lo); n < min(i + AT_ONCE, w.hi); n++)
             for (int o = 0; o < pass.outputs; o++) fill_ghosts(targets[w.first_target + o].ring, n);

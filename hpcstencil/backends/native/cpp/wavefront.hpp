@@ -10,9 +10,7 @@
 // "Efficient temporal blocking for stencil computations by multicore-aware wavefront parallelization", COMPSAC 2009,
 // shifted along two axes.
 #pragma once
-#include "cell_samples.hpp"
 #include "field_drift.hpp"
-#include "field_records.hpp"
 #include "ghosts.hpp"
 #include "injection.hpp"
 #include "seams.hpp"
@@ -211,13 +209,10 @@ struct Sweep {
     List<char> fills{RINGS};                // whether a ring has ghost cells
     long width;                             // cells of a row, in whole vectors
     List<Chunks> chunk{LEVELS};             // of a level's rows in this tile
-    List<Records> records{LEVELS};
+    List<LevelRecords> records{LEVELS};
     List<Unstored> unstored{LEVELS};
     List<Injected> injected{LEVELS};
-    List<LevelSums> sums{LEVELS};
-    List<LevelStates> states{LEVELS};
-    List<char> has_records{LEVELS};  // whether anything is added or recorded after a level's pass
-    List<Rows> written{PLANES};      // by a pass
+    List<Rows> written{PLANES};  // by a pass
     VariantPlanes read;
     Prefetch upcoming, tile_edge;
     ResultSums results;
@@ -242,12 +237,8 @@ struct Sweep {
         for (int q = 1; q < pipe.levels; q++) {
             const Pass& pass = passes[pipe.level[q].pass];
             records[q].find(wavefront.first_step(k) + pipe.level[q].step, pass);
-            unstored[q].find(pipe.level[q].pass, records[q]);
+            unstored[q].find(pipe.level[q].pass, records[q].cells);
             injected[q].find(wavefront.first_step(k) + pipe.level[q].step, pass);
-            sums[q].find(wavefront.first_step(k) + pipe.level[q].step, pass);
-            states[q].find(wavefront.first_step(k) + pipe.level[q].step, pass);
-            has_records[q] = !injected[q].entries.empty() || !records[q].entries.empty() || !sums[q].entries.empty()
-                             || !states[q].entries.empty();
             for (int mask = 0; mask < VARIANTS; mask++)
                 for (int n = 0; n < pass.variant[mask]->planes; n++) {
                     const Plane& plane = pass.variant[mask]->plane[n];
@@ -278,7 +269,7 @@ struct Sweep {
 
     void end_sums() {
         results.end();
-        for (LevelSums& each : sums) each.end();
+        for (LevelRecords& each : records) each.sums.end();
     }
 
     Drift drift(int q, int f) const {
@@ -409,13 +400,14 @@ struct Sweep {
     void prefetch(long i, long lo, long hi, const long rows[2]) {
         upcoming.clear();
         for (long n = max(i, lo); n < min(i + wavefront.in_round, hi); n++)
-            for (int f = 0; f < FIELDS; f++)
+            for (int f = 0; f < FIELDS; f++) {
                 if (!wavefront.layers.holds_planes(f, n)) continue;
-                else if (k) upcoming.add(part.row(f, start_drift[f], n, rows[0]), (rows[1] - rows[0]) * part.pitch);
-                else if (n >= from[0] && n < to[0]) {  // the rows that level 0 copies
-                    const long j0 = max(rows[0], from[1]), j1 = min(rows[1], to[1]);
-                    upcoming.add(wavefront.row_of(0, f, n, j0, start_drift[f]), call.count[2], j1 - j0, call.capacity[2]);
-                }
+                const Drift& d = start_drift[f];
+                if (k) upcoming.add(part.row(f, d, n, rows[0]), (rows[1] - rows[0]) * part.pitch);
+                if (k || n < from[0] || n >= to[0]) continue;
+                const long j0 = max(rows[0], from[1]), j1 = min(rows[1], to[1]);  // the rows that level 0 copies
+                upcoming.add(wavefront.row_of(0, f, n, j0, d), call.count[2], j1 - j0, call.capacity[2]);
+            }
     }
 
     // Prefetches, during the previous level, the rows that the previous tile left for a level at planes i .. i +
@@ -478,13 +470,11 @@ struct Sweep {
         else
             for (long n = begin; n >= low && n <= high; n += next)
                 whole_rows(q) ? compute_rows(q, n, j0, j1) : compute_chunks(q, n, j0, j1);
-        if (has_records[q])
+        if (!injected[q].entries.empty() || !records[q].empty())
             for (long n = low; n <= high; n += planes) {
                 const Rows* made = rows_written(q, n, 0, 1);
                 injected[q].add(call, pass, n, planes, made, j0, j1, 0, width);
-                record_cells(records[q], call, pass, n, made, first, end);
-                sums[q].add(pass, n, made, first, end);
-                states[q].put(call, wavefront.layers, pass, n, made, first, end, wavefront.non_temporal);
+                records[q].put(call, wavefront.layers, pass, n, made, first, end, wavefront.non_temporal);
             }
         for (int o = 0; o < pass.outputs; o++)
             fill_ghosts(q, field_written(pass, o), pipe.output(q, o), i0, i1, j0, j1);

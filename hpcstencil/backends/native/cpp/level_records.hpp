@@ -1,0 +1,34 @@
+// What a level records of the state after its step, in the middle of a call.
+#pragma once
+#include "cell_samples.hpp"
+#include "field_records.hpp"
+#include "state_records.hpp"
+
+static bool needs_whole_steps() {
+    return samples_need_whole_steps || records_need_whole_steps || states_need_whole_steps;
+}
+// Whether the state after a step of the call's clock is recorded, and must be stored for that. This step is then not
+// joined to the next one.
+static bool is_whole(long step) {
+    return (samples_need_whole_steps && cell_samples->record(step))
+           || (records_need_whole_steps && field_records->record(step))
+           || (states_need_whole_steps && state_records->record(step));
+}
+
+struct LevelRecords {
+    LevelCells cells;
+    LevelSums sums;
+    LevelStates states;
+
+    void find(long step, const Pass& pass) { cells.find(step, pass), sums.find(step, pass), states.find(step, pass); }
+    bool empty() const { return cells.entries.empty() && sums.entries.empty() && states.entries.empty(); }
+
+    // Records what the pass has just computed, planes i .. i + at_once - 1 in ``out``; ``from`` and ``end`` bound the
+    // cells wanted.
+    void put(const Call& call, const Layers& layers, const Pass& pass, long i, const Rows* out, const long from[AXES],
+             const long end[AXES], bool non_temporal) {
+        cells.put(call, pass, i, out, from, end);
+        sums.add(pass, i, out, from, end);
+        states.put(call, layers, pass, i, out, from, end, non_temporal);
+    }
+};
