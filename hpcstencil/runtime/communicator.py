@@ -224,7 +224,7 @@ class MpiProcesses:
     def _reduced(self, values: np.ndarray, operation: str) -> np.ndarray:
         from mpi4py import MPI
 
-        result = np.empty_like(values)
+        result = np.empty(values.shape, values.dtype)  # in C order, as what is sent
         self.mpi.Allreduce(np.ascontiguousarray(values), result, op=getattr(MPI, operation))
         return result
 
