@@ -44,6 +44,22 @@ def with_diagnostics(row, **changes):
     return {**given, "diagnostics": {"every_steps": 3, **kinds}, **changes}
 
 
+def with_expressions(row, **changes):
+    """The input of `with_probes` with reductions after every third step: of expressions of each field, of expressions of
+    all that live at the same place, and of one field."""
+    given = with_probes(row)
+    problem = problem_of(**given)
+    fields = [name for name in problem.changing if name.isidentifier()]
+    each = {f"of_{name}": f"integral((x + t)*exp(-{name}**2))" for name in fields}
+    together = [name for name in fields if problem.positions.get(name) == problem.positions.get(fields[0])]
+    whole = {
+        "field": f"max({fields[0]})",
+        "largest": f"max(0.25*abs({' + '.join(together)}) - 0.1)",
+        "energy": f"mean({' + '.join(f'{name}**2' for name in together)})",
+    }
+    return {**given, "diagnostics": {"every_steps": 3, **each, **whole}, **changes}
+
+
 def diagnostics(path):
     """{name: column} of the rows of diagnostics in an output, with step and time."""
     with h5py.File(path) as file:

@@ -78,11 +78,11 @@ class Reduced:
 class Recorder(Protocol):
     """A recorder of the reductions of states after some of the steps of a compiled call."""
 
-    def expect(self, every: int, first: int, origin: int) -> None:
+    def expect(self, every: int, first: int, origin: int, times: Sequence[float]) -> None:
         """Announce a compiled call whose steps are to be recorded; the call must follow at once.
 
         The state after step n of the run becomes record n / ``every`` - ``first``, if ``every`` divides n. Step 0 of the
-        call's `StepRange` is step ``origin`` of the run.
+        call's `StepRange` is step ``origin`` of the run. ``times`` are those of the records.
         """
 
     def expect_nothing(self) -> None:

@@ -184,16 +184,14 @@ class Devices:
         return jax.device_put(stacked, self.sharding)
 
     def owned(self, array: jax.Array) -> list[np.ndarray]:
-        """Return the cells of ``array`` that each device owns: one numpy array per device, without ghost cells.
+        """Return the cells of ``array`` that each device owns: one numpy array per device, in order, without ghost cells.
 
         On CPUs nothing is copied.
         """
         if not self.several:
             return [np.asarray(array)]
-        return [
-            np.asarray(shard.data)[0][self.slices(int(shard.index[0].start or 0))[1]]
-            for shard in array.addressable_shards
-        ]
+        shards = {int(shard.index[0].start or 0): shard for shard in array.addressable_shards}
+        return [np.asarray(shards[device].data)[0][self.slices(device)[1]] for device in sorted(shards)]
 
     def get(self, array: jax.Array) -> np.ndarray:
         """Return the process's block of an array on its devices: local, without ghost cells, in the array's dtype.

@@ -14,12 +14,15 @@ from hpcstencil.numerics.topology import Topology
 
 SANITIZERS = {"address,undefined": "-fno-sanitize-recover=all", "thread": ""}
 # Takes some steps in one call after the other, from random fields to results of their own and back, then over the fields. Two
-# cells of each row of each field are recorded after every step. Every other call records sums after every third step, and
-# stores three states. If the program adds to an array (`Problem.injected`), two cells of each row get one of two rows of
-# values, or none.
+# cells of each row of each field are recorded after every step. Every other call records sums after every third step, also of
+# an expression, and stores three states. If the program adds to an array (`Problem.injected`), two cells of each row get one of
+# two rows of values, or none.
 MAIN = """
 #include <stdio.h>
 #include "driver.hpp"
+static void add_coordinate(const double*, double time, const double* const* at, const real* const* in, real* to, long n) {
+    for (long x = 0; x < n; x++) to[x] = in[0][x] + real(time + at[0][0] + at[1][0] + at[2][x]);
+}
 int main() {
     const double parameters[] = {PARAMETER_VALUES 0}, constants[] = {CONSTANT_VALUES 0};
     constexpr long MARGIN = 40;
@@ -56,9 +59,12 @@ int main() {
     FieldSums* sums = (FieldSums*)calloc(1, sizeof(FieldSums) + GIVEN * sizeof(FieldSum));
     for (int f = 0; f < GIVEN; f++) sums->field[f].wanted = 1, sums->field[f].exponent = 1;
     set_field_sums(sums, nullptr);
-    FieldSum* recorded = (FieldSum*)calloc(6 * GIVEN, sizeof(FieldSum));
-    for (int n = 0; n < 6 * GIVEN; n++) recorded[n].wanted = 1, recorded[n].exponent = 1;
-    FieldRecords records = {3, 0, 1, 6, recorded};
+    ValueTree tree = {add_coordinate, 1, {0}};
+    const long trees = can_record_values(&tree), sums_each = GIVEN + trees;
+    FieldSum* recorded = (FieldSum*)calloc(6 * sums_each, sizeof(FieldSum));
+    for (int n = 0; n < 6 * sums_each; n++) recorded[n].wanted = 1, recorded[n].exponent = 1;
+    const double times[6] = {};
+    FieldRecords records = {3, 0, 1, 6, recorded, trees, &tree, times};
     const int64_t stored[] = {2, 7, 11};
     void* places[3 * GIVEN];
     for (int n = 0; n < 3 * GIVEN; n++) places[n] = malloc(cells * sizeof(real));

@@ -9,6 +9,7 @@ from support import problem_of, simulation_of, steps_in_place
 from hpcstencil.backends.xla.reductions import ByNumpy, bits_per_part
 from hpcstencil.numerics.schedule import StepRange
 from hpcstencil.simulation.diagnostics import Diagnostics
+from hpcstencil.symbolic.expressions import Field
 
 
 @pytest.mark.parametrize("shape", ([5], [401, 400]))
@@ -47,10 +48,11 @@ KINDS = {
 
 def reduced(reducer, array):
     """(largest, smallest, sum) of an array of finite values."""
-    high, low, broken = reducer.extremes("u", array)
+    u, fields = Field("u"), {"u": array}
+    high, low, broken = reducer.extremes(u, fields, {}, 0.0)
     assert broken == 0
     exponent = math.frexp(max(abs(high), abs(low)))[1]
-    return high, -low, reducer.total(reducer.parts("u", array, exponent), exponent)
+    return high, -low, reducer.total(reducer.parts(u, fields, exponent), exponent)
 
 
 def uncounted(monkeypatch, reducer):
@@ -83,7 +85,7 @@ def test_native_code_reduces_fields_as_numpy_does(shape, precision, kind, monkey
     fields = {"u": array}
     for exponent in (None, 7, -40):
         if exponent is not None:
-            native.expected["u"] = exponent
+            native.expected[Field("u")] = exponent
         calls.clear()
         simulation.diagnosed.expect(True)
         fields = simulation.advance(fields, StepRange(0.0, 0, 0.1, 3))

@@ -2,7 +2,7 @@
 
 import jax
 import pytest
-from probed import ROWS, diagnostics, file_of, with_diagnostics
+from probed import ROWS, diagnostics, file_of, with_diagnostics, with_expressions
 
 from hpcstencil.runtime.communicator import connect, from_rank_0
 
@@ -15,16 +15,19 @@ WAYS = [  # devices of each process, and how processes exchange edges; rows are 
 ]
 
 
+CASES = [(with_diagnostics, ROWS[n]) for n in (0, 2, 6)] + [(with_expressions, ROWS[n]) for n in (2, 7, 9)]
+
+
 @pytest.fixture(scope="module")
 def communicator():
     return connect()
 
 
 @pytest.mark.parametrize("way", WAYS, ids=str)
-@pytest.mark.parametrize("row", [ROWS[n] for n in (0, 2, 6)], ids=lambda row: row[0])
-def test_every_decomposition_has_the_same_rows(communicator, tmp_path_factory, row, way):
+@pytest.mark.parametrize(("having", "row"), CASES, ids=[f"{row[0]}-{having.__name__}" for having, row in CASES])
+def test_every_decomposition_has_the_same_rows(communicator, tmp_path_factory, having, row, way):
     devices, exchange = way
-    given = with_diagnostics(row)
+    given = having(row)
     given["numerics"]["kernel"] = "native"
     folder = communicator.broadcast(tmp_path_factory.mktemp("rows") if communicator.rank == 0 else None)
     alone = from_rank_0(communicator, lambda: diagnostics(file_of(folder / "alone.h5", given)))

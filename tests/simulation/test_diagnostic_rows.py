@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from probed import ROWS, STEPS, diagnostics, file_of, with_diagnostics
+from probed import ROWS, STEPS, diagnostics, file_of, with_diagnostics, with_expressions
 
 from hpcstencil.backends.native.field_sums import ByNative
 from hpcstencil.simulation.streams.snapshots import DiagnosticRows
@@ -39,8 +39,34 @@ def test_recorded_rows_are_those_of_calls_that_end_there(tmp_path, monkeypatch, 
     assert max(calls) <= 3
 
 
-@pytest.mark.parametrize("expression", ("integral(u**2)", "max(dx(u))"))  # and with a mask, see gas-2d
-def test_calls_end_where_an_expression_is_reduced(tmp_path, calls, expression):
+@pytest.mark.parametrize("threads", (1, 3))
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
+def test_recorded_expressions_are_those_of_calls_that_end_there(tmp_path, monkeypatch, calls, row, threads):
+    monkeypatch.setattr("hpcstencil.backends.native.backend.threads_for", lambda _: threads)
+    given = with_expressions(row)
+    given["numerics"]["kernel"] = "native"
+    recorded = diagnostics(file_of(tmp_path / "recorded.h5", given))
+    assert all(map(np.all, map(np.isfinite, recorded.values())))
+    assert max(calls) > 3 and recorded["step"].tolist() == [*range(0, STEPS, 3), STEPS]
+    calls.clear()
+    monkeypatch.setattr(ByNative, "recorder", lambda *given: None)
+    assert_same(recorded, diagnostics(file_of(tmp_path / "ended.h5", given)))
+    assert max(calls) <= 3
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
+def test_expressions_are_those_of_other_kernels(tmp_path, row):
+    given = with_expressions(row)
+    rows = []
+    for kernel in ("native", "shift"):
+        given["numerics"]["kernel"] = kernel
+        rows.append(diagnostics(file_of(tmp_path / f"{kernel}.h5", given)))
+    for name, column in rows[0].items():
+        assert column == pytest.approx(rows[1][name], rel=1e-4 if "32" in row[2] else 1e-11), name
+
+
+@pytest.mark.parametrize("expression", ("max(dx(u))", "integral(u) + max(laplacian(u))"))
+def test_calls_end_where_xla_evaluates_an_expression(tmp_path, calls, expression):
     given = with_diagnostics(ROWS[0], diagnostics={"every_steps": 3, "plain": "max(u)", "other": expression})
     given["numerics"]["kernel"] = "native"
     rows = diagnostics(file_of(tmp_path / "run.h5", given))

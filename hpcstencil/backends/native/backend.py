@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,9 @@ from hpcstencil.backends.native.cost_model import (
     reach_of_steps,
     steps_between_exchanges,
 )
+from hpcstencil.backends.native.passes import AXIS_OF
 from hpcstencil.backends.native.program import Program, program
+from hpcstencil.backends.native.value_program import ValueProgram, ValueTree, evaluable
 from hpcstencil.numerics.grid import AXES
 from hpcstencil.numerics.topology import Topology
 from hpcstencil.problem.decomposition import Costs, Plan, most_steps
@@ -60,6 +63,20 @@ class NativeBackend:
         return ""
 
 
+def value_program(program: Program, problem: Problem, trees: Sequence[Node]) -> ValueProgram:
+    """Return the program that evaluates those of the ``trees`` that are `evaluable`, except plain fields."""
+    evaluated = [tree for tree in trees if not isinstance(tree, Field) and evaluable(tree, program.fields)]
+    config = problem.config
+    return ValueProgram(
+        tuple(dict.fromkeys(evaluated)),
+        program.fields,
+        program.kept,
+        program.parameters,
+        AXIS_OF[config.grid.ndim],
+        config.numerics.precision,
+    )
+
+
 def check_room(program: Program, problem: Problem, topology: Topology) -> None:
     """Raise Unsupported if a section of a step reads further beyond a block than the narrowest block is wide.
 
@@ -86,6 +103,7 @@ class LoweredToNative:
 
     def begin(self) -> None:
         begun(self.program.text, self.program.driver)
+        value_program(self.program, self.problem, self.problem.reduced()).begin()
 
     def lack(self, device: jax.Device, topology: Topology) -> str:
         """Compile the program and return the compiler's error message, or "" if it compiles; see `backend.Lowered`.
@@ -207,8 +225,17 @@ class LoweredToNative:
         records = bool(plan.steps_per_exchange) and one_at_a_time and not adaptive
 
         def reductions(needs: Needs, trees: Sequence[Node]) -> Reductions:
-            """Return the reductions of ``trees``, whose extrema and sums native code finds."""
-            reducer = ByNative(device_grid.devices, code.library, self.program.fields, trees, one_call, records)
+            """Return the reductions of ``trees``, whose extrema and sums native code finds. Collective."""
+            made, values = value_program(self.program, problem, trees), dict[Node, ValueTree]()
+            if made.trees and not members and not adaptive:
+                with suppress(Unsupported):
+                    values = made.loaded()
+                if communicator.any(not values):
+                    values = {}
+            reducer = ByNative(
+                device_grid.devices, problem.config.grid, code.library, self.program.fields, trees, one_call, records, made,
+                values,
+            )  # fmt: skip
             return array.reductions(needs, trees, reducer)
 
         def by_messages() -> Advance:

@@ -1,7 +1,7 @@
-"""Native code's recording of extrema and sums of fields, for diagnostics.
+"""Native code's recording of extrema and sums of fields, and of expressions of them, for diagnostics.
 
-The compiled program reduces the fields after each recorded step, while their cells are in the caches, so that one call can
-take many steps. The C++ side is field_records.hpp.
+The compiled program reduces them after each recorded step, while the cells are in the caches, so that one call can take many
+steps. The C++ side is field_records.hpp.
 """
 
 from __future__ import annotations
@@ -9,11 +9,13 @@ from __future__ import annotations
 import ctypes
 import math
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from hpcstencil.backends.native.recorded_steps import RecordedSteps
+from hpcstencil.backends.native.value_program import ValueTree
+from hpcstencil.symbolic.expressions import Field, Node
 
 HEADROOM = 2  # bits by which values may grow before their sums take longer
 
@@ -21,14 +23,19 @@ HEADROOM = 2  # bits by which values may grow before their sums take longer
 class Records(RecordedSteps):
     """The struct FieldRecords of field_records.hpp."""
 
-    _fields_ = (("sums", ctypes.c_void_p),)
+    _fields_ = (
+        ("sums", ctypes.c_void_p),
+        ("values", ctypes.c_int64),
+        ("trees", ctypes.c_void_p),
+        ("times", ctypes.c_void_p),
+    )
 
 
 class NativeRecords:
-    """Up to ``most`` records of the fields ``names``; see `reductions.FieldRecords`.
+    """Up to ``most`` records of ``trees``, each a field or in ``values``; see `reductions.TreeRecords`.
 
     ``fields`` are those of the program in ``library``, and ``field_sum`` is the dtype of its struct FieldSum. ``expected``
-    holds the `expected_exponent` of each field; it is kept up to date.
+    holds the `expected_exponent` of each tree; it is kept up to date.
     """
 
     def __init__(
@@ -36,23 +43,36 @@ class NativeRecords:
         library: ctypes.CDLL,
         fields: Sequence[str],
         field_sum: np.dtype,
-        expected: dict[str, int],
-        names: Sequence[str],
+        values: Mapping[Node, ValueTree],
+        expected: dict[Node, int],
+        trees: Sequence[Node],
         most: int,
     ) -> None:
-        self.library, self.names, self.expected = library, names, expected
-        self.places = [fields.index(name) for name in names]
-        self.sums = np.zeros((most, len(fields)), field_sum)
-        self.records = Records(records=most, sums=self.sums.ctypes.data)
+        self.library, self.trees, self.expected = library, trees, expected
+        recorded = [tree for tree in trees if tree in values]
+        self.places = [
+            fields.index(tree.name) if isinstance(tree, Field) else len(fields) + recorded.index(tree) for tree in trees
+        ]
+        self.sums = np.zeros((most, len(fields) + len(recorded)), field_sum)
+        self.values = (ValueTree * len(recorded))(*(values[tree] for tree in recorded))
+        self.times = np.zeros(most)
+        self.records = Records(
+            records=most,
+            sums=self.sums.ctypes.data,
+            values=len(recorded),
+            trees=ctypes.addressof(self.values),
+            times=self.times.ctypes.data,
+        )
         # Another recorder of the same program may be in use when this one is collected.
         weakref.finalize(self, self.library.drop_field_records, ctypes.c_void_p(ctypes.addressof(self.records)))
 
-    def expect(self, every: int, first: int, origin: int) -> None:
+    def expect(self, every: int, first: int, origin: int, times: Sequence[float]) -> None:
+        self.times[: len(times)] = times
         self.records.every, self.records.first, self.records.origin = every, first, origin
         self.sums[...] = np.zeros((), self.sums.dtype)
         self.sums["high"] = self.sums["low"] = -math.inf
         self.sums["wanted"][:, self.places] = 1
-        self.sums["exponent"][:, self.places] = [self.expected.get(name, 0) for name in self.names]
+        self.sums["exponent"][:, self.places] = [self.expected.get(tree, 0) for tree in self.trees]
         self.library.set_field_records(ctypes.byref(self.records))
 
     def expect_nothing(self) -> None:
@@ -60,9 +80,9 @@ class NativeRecords:
 
     def extremes(self, count: int) -> np.ndarray:
         found = self.sums[:count, self.places]
-        for name, last in zip(self.names, found[-1], strict=True):
+        for tree, last in zip(self.trees, found[-1], strict=True):
             if not last["broken"]:
-                self.expected[name] = expected_exponent(last["high"], last["low"])
+                self.expected[tree] = expected_exponent(last["high"], last["low"])
         return np.stack([found[part].astype(np.float64) for part in ("high", "low", "broken")], -1)
 
     def parts(self, count: int) -> np.ndarray:

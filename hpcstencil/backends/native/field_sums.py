@@ -9,17 +9,21 @@ from __future__ import annotations
 import ctypes
 import math
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import jax
 import numpy as np
 
 from hpcstencil.backends.native.field_records import NativeRecords, expected_exponent, recordable
+from hpcstencil.backends.native.value_program import ValueProgram, ValueTree
 from hpcstencil.backends.xla.reductions import exact_sum
 from hpcstencil.distributed.device_blocks import Devices
+from hpcstencil.distributed.halo import Fields
+from hpcstencil.distributed.windows import Parameters
+from hpcstencil.numerics.grid import Grid
 from hpcstencil.runtime.threads import by_threads
 from hpcstencil.symbolic.expressions import Field, Node
 
@@ -46,28 +50,35 @@ def field_sum_of(limbs: int) -> Any:
 
 @dataclass
 class ByNative:
-    """Reductions of fields in native code; see `reductions.FieldReducer`.
+    """Reductions of fields and of expressions of them in native code; see `reductions.TreeReducer`.
 
     Attributes
     ----------
+    grid
+        The grid whose coordinates the expressions read.
     library, fields
-        The compiled program, and the names of its fields.
+        The compiled program that takes the steps, and the names of its fields.
     trees
-        The trees to reduce. Plain fields among them are reduced here.
+        The trees to reduce. Plain fields among them, and those in ``values``, are reduced here.
     while_stepping
         Whether one call of the program takes all steps, so that it may reduce its results.
     records
-        Whether calls of the program may record fields after some of their steps.
+        Whether calls of the program may record trees after some of their steps.
+    values, value_program
+        The trees that ``value_program`` evaluates, as loaded.
     """
 
     devices: Devices
+    grid: Grid
     library: ctypes.CDLL
     fields: Sequence[str]
     trees: Sequence[Node]
     while_stepping: bool
     records: bool
-    expected: dict[str, int] = field(default_factory=dict)  # the `expected_exponent` of each field
-    found: dict[str, Any] = field(default_factory=dict)  # the last reductions
+    value_program: ValueProgram
+    values: Mapping[Node, ValueTree]
+    expected: dict[Node, int] = field(default_factory=dict)  # the `expected_exponent` of each tree
+    found: dict[Node, Any] = field(default_factory=dict)  # the last reductions
 
     def __post_init__(self) -> None:
         limbs, least_bit = int(self.library.limbs_of_sums()), int(self.library.least_bit_of_sums())
@@ -87,30 +98,78 @@ class ByNative:
         self.sums.stored = 0
         for name, each in zip(self.fields, self.sums.field, strict=True):
             each.wanted = int(wanted and name in self.names)
-            each.exponent = self.expected.get(name, 0)
+            each.exponent = self.expected.get(Field(name), 0)
         self.library.set_field_sums(ctypes.byref(self.sums), None)
 
-    def extremes(self, name: str, array: jax.Array) -> tuple[float, float, int]:
-        if stored := self._stored(name, array):
-            self.found[name] = stored
-            return self.end(name)
-        self.begin(name)
-        for block in self.devices.owned(array):
-            self.add(name, block)
-        return self.end(name)
+    def reduces(self, tree: Node) -> bool:
+        return isinstance(tree, Field) or tree in self.values
 
-    def parts(self, name: str, array: jax.Array, exponent: int) -> np.ndarray:
-        return self.parts_of(name)
+    def extremes(
+        self, tree: Node, fields: Fields, parameters: Parameters, time: float | np.ndarray
+    ) -> tuple[float, float, int]:
+        if isinstance(tree, Field) and (stored := self._stored(tree.name, fields[tree.name])):
+            self.found[tree] = stored
+            return self.end(tree)
+        self.begin(tree)
+        if isinstance(tree, Field):
+            for block in self.devices.owned(fields[tree.name]):
+                self.add(tree, block)
+        else:
+            self._add_values(tree, fields, parameters, float(time))
+        return self.end(tree)
+
+    def _add_values(self, tree: Node, fields: Fields, parameters: Parameters, time: float) -> None:
+        """Evaluate a tree of ``values`` in the cells of this process, and add its values."""
+        topology, numbers = self.devices.topology, self.value_program.numbers(parameters)
+        read = [self.devices.owned(fields[self.fields[n]]) for n in self.value_program.read(tree)]
+        for device in range(len(self.devices.devices)):
+            block = topology.device_block(device)
+            places = [self.grid.centres(axis, *cells, topology.periodic[axis]) for axis, cells in enumerate(block)]
+            if all(place.size for place in places):
+                arrays = [each[device] for each in read]
+                by_threads(partial(self._add_block, tree, numbers, time, places[1:]), places[0], *arrays)
+
+    def _add_block(
+        self,
+        tree: Node,
+        numbers: np.ndarray,
+        time: float,
+        beside: Sequence[np.ndarray],
+        along: np.ndarray,
+        *arrays: np.ndarray,
+    ) -> None:
+        """Add the values of a tree in a part of a block.
+
+        ``along`` are the coordinates of its cells along the first axis, and ``beside`` those along the others. ``arrays``
+        are the part's cells of the fields that the tree reads.
+        """
+        counts, places, pitches = [1, 1, 1], [np.zeros(1)] * 3, [0, 0, 0]
+        for axis, (a, place) in enumerate(zip(self.value_program.axis_of, (along, *beside), strict=True)):
+            counts[a], places[a] = len(place), place
+            pitches[a] = arrays[0].strides[axis] // arrays[0].itemsize if arrays else 0
+        self.library.sum_values(
+            ctypes.byref(self.found[tree]),
+            ctypes.byref(self.values[tree]),
+            ctypes.c_void_p(numbers.ctypes.data),
+            ctypes.c_double(time),
+            (ctypes.c_void_p * 3)(*(place.ctypes.data for place in places)),
+            (ctypes.c_void_p * len(arrays))(*(array.ctypes.data for array in arrays)),
+            (ctypes.c_int64 * 3)(*counts),
+            (ctypes.c_int64 * 3)(*pitches),
+        )
+
+    def parts(self, tree: Node, fields: Fields, exponent: int) -> np.ndarray:
+        return self.kept(tree)
 
     @property
     def of_values(self) -> ByNative:
         return self
 
-    def begin(self, key: str) -> None:
-        self.found[key] = self.field_sum(exponent=self.expected.get(key, 0), high=-math.inf, low=-math.inf)
+    def begin(self, tree: Node) -> None:
+        self.found[tree] = self.field_sum(exponent=self.expected.get(tree, 0), high=-math.inf, low=-math.inf)
 
-    def add(self, key: str, values: np.ndarray) -> None:
-        total = ctypes.byref(self.found[key])
+    def add(self, tree: Node, values: np.ndarray) -> None:
+        total = ctypes.byref(self.found[tree])
 
         def of_part(part: np.ndarray) -> None:
             cells = np.ascontiguousarray(part)
@@ -119,22 +178,28 @@ class ByNative:
         if values.size:
             by_threads(of_part, values)
 
-    def end(self, key: str) -> tuple[float, float, int]:
-        found = self.found[key]
+    def end(self, tree: Node) -> tuple[float, float, int]:
+        found = self.found[tree]
         if not found.broken:
-            self.expected[key] = expected_exponent(found.high, found.low)
+            self.expected[tree] = expected_exponent(found.high, found.low)
         return found.high, found.low, found.broken
 
-    def parts_of(self, key: str) -> np.ndarray:
-        return np.array(self.found[key].limb, np.int64)
+    def kept(self, tree: Node) -> np.ndarray:
+        return np.array(self.found[tree].limb, np.int64)
 
     def total(self, parts: np.ndarray, exponent: int) -> float:
         return exact_sum(parts[::-1], self.top_bit, LIMB_BITS)
 
-    def recorder(self, names: Sequence[str], most: int) -> NativeRecords | None:
-        made = self.records and recordable(self.library, self.fields, names, everywhere=True)
-        given = self.library, self.fields, np.dtype(self.field_sum), self.expected
-        return NativeRecords(*given, names, most) if made else None
+    def recorder(self, trees: Sequence[Node], most: int) -> NativeRecords | None:
+        if not self.records or not all(map(self._is_recordable, trees)):
+            return None
+        given = self.library, self.fields, np.dtype(self.field_sum), self.values, self.expected
+        return NativeRecords(*given, trees, most)
+
+    def _is_recordable(self, tree: Node) -> bool:
+        if isinstance(tree, Field):
+            return recordable(self.library, self.fields, [tree.name], everywhere=True)
+        return tree in self.values and bool(self.library.can_record_values(ctypes.byref(self.values[tree])))
 
     def _stored(self, name: str, array: jax.Array) -> Any:
         """Return what the last call of the program has reduced, if that is this array; None otherwise."""

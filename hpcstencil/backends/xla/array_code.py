@@ -11,9 +11,9 @@ from hpcstencil.backends.backend import Attempt, Cellwise
 from hpcstencil.backends.xla.evaluate import RightHandSide, Rules, of_members, right_hand_side
 from hpcstencil.backends.xla.reductions import (
     CompiledTrees,
-    FieldReducer,
     Norm,
     Reductions,
+    TreeReducer,
     compiled_error_sums,
     compiled_values,
     norm_of,
@@ -71,10 +71,10 @@ class ArrayCode:
         """Return the function (fields, parameters, t) -> time derivatives by field, all without ghost cells."""
         return self.stepper.slopes(self.stepper.rhs)
 
-    def reductions(self, needs: Needs, trees: Sequence[Node], reducer: FieldReducer | None = None) -> Reductions:
+    def reductions(self, needs: Needs, trees: Sequence[Node], reducer: TreeReducer | None = None) -> Reductions:
         """Return the reductions of ``trees``. ``needs`` maps the operands in them to the ghost cells that they require.
 
-        ``reducer`` reduces plain fields; numpy does if it is None.
+        ``reducer`` is that of `Reductions`; numpy reduces plain fields if it is None.
         """
         device_grid = self.stepper.device_grid
         return Reductions(device_grid, self.communicator, self.rules, needs, tuple(trees), self.listed, reducer)

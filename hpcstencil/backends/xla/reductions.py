@@ -297,24 +297,8 @@ def blocks_of_values(trees: CompiledTrees) -> Callable[..., Iterator[list[np.nda
     return by_rows
 
 
-class ValueReducer(Protocol):
-    """The reductions of any values on this process's CPUs."""
-
-    def begin(self, key: str) -> None:
-        """Begin with values that have this ``key`` every time."""
-
-    def add(self, key: str, values: np.ndarray) -> None:
-        """Add an array of values."""
-
-    def end(self, key: str) -> tuple[float, float, int]:
-        """Return the extremes of all values since `begin`, as `FieldReducer.extremes`, and keep their sum."""
-
-    def parts_of(self, key: str) -> np.ndarray:
-        """Return the parts of the sum that is kept, as `FieldReducer.parts`."""
-
-
-class FieldReducer(Protocol):
-    """The reductions of single fields on this process's CPUs."""
+class TreeReducer(Protocol):
+    """The reductions of some trees on this process's CPUs, without XLA."""
 
     @property
     def of_values(self) -> ValueReducer | None:
@@ -323,11 +307,16 @@ class FieldReducer(Protocol):
     def expect(self, wanted: bool) -> None:
         """Announce that the fields are about to change, and whether reductions of their new values are ``wanted``."""
 
-    def extremes(self, name: str, array: jax.Array) -> tuple[float, float, int]:
-        """Return (maximum, -minimum, number of non-finite cells) of a field."""
+    def reduces(self, tree: Node) -> bool:
+        """Return whether it reduces this tree; equal on all processes."""
 
-    def parts(self, name: str, array: jax.Array, exponent: int) -> np.ndarray:
-        """Return integers, int64 of shape (parts,), that make up the sum of a field on this process, after its `extremes`.
+    def extremes(
+        self, tree: Node, fields: Fields, parameters: Parameters, time: float | np.ndarray
+    ) -> tuple[float, float, int]:
+        """Return (maximum, -minimum, number of non-finite cells) of a tree on this process, and keep its sum."""
+
+    def parts(self, tree: Node, fields: Fields, exponent: int) -> np.ndarray:
+        """Return integers, int64 of shape (parts,), that make up the sum of a tree on this process, after its `extremes`.
 
         Those of all processes are added up. The values are below 2^``exponent``.
         """
@@ -335,36 +324,52 @@ class FieldReducer(Protocol):
     def total(self, parts: np.ndarray, exponent: int) -> float:
         """Return the sum over the whole grid from the added ``parts`` of all processes, rounded once to float64."""
 
-    def recorder(self, names: Sequence[str], most: int) -> FieldRecords | None:
-        """Return a recorder of up to ``most`` reductions of these fields, by compiled calls; None if they make none."""
+    def recorder(self, trees: Sequence[Node], most: int) -> TreeRecords | None:
+        """Return a recorder of up to ``most`` reductions of these trees, by compiled calls; None if they make none."""
 
 
-class FieldRecords(Protocol):
-    """Reductions of n fields after some steps of a compiled call, on this process's CPUs."""
+class ValueReducer(Protocol):
+    """The reductions of any values on this process's CPUs, each time those of one tree."""
 
-    def expect(self, every: int, first: int, origin: int) -> None:
+    def begin(self, tree: Node) -> None:
+        """Begin with the values of a tree."""
+
+    def add(self, tree: Node, values: np.ndarray) -> None:
+        """Add an array of values."""
+
+    def end(self, tree: Node) -> tuple[float, float, int]:
+        """Return the extremes of all values since `begin`, as `TreeReducer.extremes`, and keep their sum."""
+
+    def kept(self, tree: Node) -> np.ndarray:
+        """Return the parts of the sum that is kept, as `TreeReducer.parts`."""
+
+
+class TreeRecords(Protocol):
+    """Reductions of n trees after some steps of a compiled call, on this process's CPUs."""
+
+    def expect(self, every: int, first: int, origin: int, times: Sequence[float]) -> None:
         """See `backend.Recorder`."""
 
     def expect_nothing(self) -> None:
         """See `backend.Recorder`."""
 
     def extremes(self, count: int) -> np.ndarray:
-        """Return the extremes of the first ``count`` records, as `FieldReducer.extremes`: float64 of shape (count, n, 3)."""
+        """Return the extremes of the first ``count`` records, as `TreeReducer.extremes`: float64 of shape (count, n, 3)."""
 
     def parts(self, count: int) -> np.ndarray:
-        """Return the parts of the sums of the first ``count`` records, as `FieldReducer.parts`: int64 (count, n, parts)."""
+        """Return the parts of the sums of the first ``count`` records, as `TreeReducer.parts`: int64 (count, n, parts)."""
 
 
 @dataclass(frozen=True)
 class Recorder:
     """Reductions that are recorded by a compiled call; see `backend.Recorder`."""
 
-    records: FieldRecords
-    reducer: FieldReducer
+    records: TreeRecords
+    reducer: TreeReducer
     communicator: Communicator
 
-    def expect(self, every: int, first: int, origin: int) -> None:
-        self.records.expect(every, first, origin)
+    def expect(self, every: int, first: int, origin: int, times: Sequence[float]) -> None:
+        self.records.expect(every, first, origin, times)
 
     def expect_nothing(self) -> None:
         self.records.expect_nothing()
@@ -403,32 +408,40 @@ class ByNumpy:
     def expect(self, wanted: bool) -> None:
         return None
 
-    def extremes(self, name: str, array: jax.Array) -> tuple[float, float, int]:
-        blocks = [block for block in self.devices.owned(array) if block.size]
+    def reduces(self, tree: Node) -> bool:
+        return isinstance(tree, Field)
+
+    def extremes(
+        self, tree: Node, fields: Fields, parameters: Parameters, time: float | np.ndarray
+    ) -> tuple[float, float, int]:
+        blocks = self._blocks(tree, fields)
         found = [by_threads(lambda part: (part.max(), -part.min()), block) for block in blocks]
         high, low = np.concatenate(found).astype(np.float64).max(0)
         if np.isfinite(high) and np.isfinite(low):
             return high, low, 0
         return high, low, sum(int(np.count_nonzero(~np.isfinite(block))) for block in blocks)
 
-    def parts(self, name: str, array: jax.Array, exponent: int) -> np.ndarray:
+    def parts(self, tree: Node, fields: Fields, exponent: int) -> np.ndarray:
         def of_part(part: np.ndarray) -> np.ndarray:
             return integer_parts(part, exponent, self.bits)
 
-        blocks = [block for block in self.devices.owned(array) if block.size]
-        return np.sum([total for block in blocks for total in by_threads(of_part, block)], 0)
+        return np.sum([total for block in self._blocks(tree, fields) for total in by_threads(of_part, block)], 0)
+
+    def _blocks(self, tree: Node, fields: Fields) -> list[np.ndarray]:
+        assert isinstance(tree, Field)
+        return [block for block in self.devices.owned(fields[tree.name]) if block.size]
 
     def total(self, parts: np.ndarray, exponent: int) -> float:
         return exact_sum(parts, exponent, self.bits)
 
-    def recorder(self, names: Sequence[str], most: int) -> FieldRecords | None:
+    def recorder(self, trees: Sequence[Node], most: int) -> TreeRecords | None:
         return None
 
 
 class Reductions:
     """Reductions of a fixed list of trees over the whole grid, compiled once; see `backend.Reductions`.
 
-    On CPUs, except in an ensemble, ``reducer`` reduces trees that are plain fields, and if it can, the values of other trees.
+    On CPUs, except in an ensemble, ``reducer`` reduces trees that are plain fields, and if it can, others or their values.
     Compiled code reduces the rest. ``listed`` are the parameters in which the members of an ensemble differ; None for a single
     run.
     """
@@ -441,19 +454,18 @@ class Reductions:
         needs: Needs,
         trees: tuple[Node, ...],
         listed: Collection[str] | None = None,
-        reducer: FieldReducer | None = None,
+        reducer: TreeReducer | None = None,
     ) -> None:
         self.device_grid, self.communicator, self.trees = device_grid, communicator, trees
         self.cells = device_grid.grid.cells
         self.bits = bits_per_part(self.cells)
         self.reducer = reducer or ByNumpy(device_grid.devices, self.bits)
         apart = on_processor(device_grid) and listed is None
-        self.fields = {n: tree.name for n, tree in enumerate(trees) if apart and isinstance(tree, Field)}
-        others = [n for n in range(len(trees)) if n not in self.fields]
-        left = CompiledTrees(device_grid, rules, needs, [trees[n] for n in others], listed)
+        self.reduced = [tree for tree in trees if apart and self.reducer.reduces(tree)]
+        others = [tree for tree in trees if tree not in self.reduced]
+        left = CompiledTrees(device_grid, rules, needs, others, listed)
         self.of_values = self.reducer.of_values if apart else None
-        self.valued = {n: f"tree {n}" for n in others if self.of_values}
-        self.compiled = [] if self.of_values else others
+        self.valued, self.compiled = (others, []) if self.of_values else ([], others)
         self.run_values = blocks_of_values(left)
         self.run_extremes = compiled_extremes(left)
         self.run_sums = compiled_sums(left, self.bits)
@@ -464,9 +476,8 @@ class Reductions:
 
     def recorder(self, most: int) -> Recorder | None:
         """See `backend.Reductions`."""
-        names = list(self.fields.values())
-        plain = len(names) == len(self.trees) > 0
-        records = self.reducer.recorder(names, most) if plain else None
+        whole = len(self.reduced) == len(self.trees) > 0
+        records = self.reducer.recorder(self.trees, most) if whole else None
         return None if records is None else Recorder(records, self.reducer, self.communicator)
 
     def extremes(
@@ -478,26 +489,26 @@ class Reductions:
         """
         if not self.trees:
             return np.empty(0), np.empty(0), np.empty(0, np.int64)
-        each = {n: self.reducer.extremes(name, fields[name]) for n, name in self.fields.items()}
+        each: dict[Node, Any] = {tree: self.reducer.extremes(tree, fields, parameters, time) for tree in self.reduced}
         each |= self._extremes_of_values(fields, parameters, time)
         if self.compiled:
             each |= zip(self.compiled, self.device_grid.first(self.run_extremes(fields, parameters, time)), strict=True)
-        high, low, broken = np.moveaxis(np.stack([each[n] for n in range(len(self.trees))]), 1, 0)
+        high, low, broken = np.moveaxis(np.stack([each[tree] for tree in self.trees]), 1, 0)
         low, high = _bounds(self.communicator, high, low)
         return low, high, self.communicator.total(np.asarray(broken, np.int64))
 
     def _extremes_of_values(
         self, fields: Fields, parameters: Parameters, time: float | np.ndarray
-    ) -> dict[int, tuple[float, float, int]]:
-        """Return the extremes of the trees whose values are reduced, by the number of the tree. Collective."""
+    ) -> dict[Node, tuple[float, float, int]]:
+        """Return the extremes of the trees whose values are reduced, by tree. Collective."""
         if self.of_values is None or not self.valued:
             return {}
-        for key in self.valued.values():
-            self.of_values.begin(key)
+        for tree in self.valued:
+            self.of_values.begin(tree)
         for arrays in self.run_values(fields, parameters, time):
-            for key, values in zip(self.valued.values(), arrays, strict=True):
-                self.of_values.add(key, values)
-        return {n: self.of_values.end(key) for n, key in self.valued.items()}
+            for tree, values in zip(self.valued, arrays, strict=True):
+                self.of_values.add(tree, values)
+        return {tree: self.of_values.end(tree) for tree in self.valued}
 
     def sums(self, fields: Fields, parameters: Parameters, time: float, largest: np.ndarray) -> np.ndarray:
         """Return the sum of each tree over the whole grid at ``time``, rounded once to float64. Collective.
@@ -506,19 +517,20 @@ class Reductions:
         """
         if not self.trees:
             return np.empty(0)
-        exponents = _exponents(largest)
-        scales = np.ldexp(1.0, -exponents)
-        parts = {n: self.reducer.parts(name, fields[name], int(exponents[n])) for n, name in self.fields.items()}
-        parts |= {n: self.of_values.parts_of(key) for n, key in self.valued.items()} if self.of_values else {}
+        exponents = dict(zip(self.trees, _exponents(largest), strict=True))
+        parts = {tree: self.reducer.parts(tree, fields, int(exponents[tree])) for tree in self.reduced}
+        parts |= {tree: self.of_values.kept(tree) for tree in self.valued} if self.of_values else {}
         if self.compiled:
-            found = self.device_grid.first(self.run_sums(fields, parameters, time, scales[self.compiled]))
+            scales = np.ldexp(1.0, -np.array([exponents[tree] for tree in self.compiled]))
+            found = self.device_grid.first(self.run_sums(fields, parameters, time, scales))
             parts |= zip(self.compiled, np.asarray(found, np.int64), strict=True)
-        totals = self._totals([parts[n] for n in range(len(self.trees))])
+        totals = self._totals([parts[tree] for tree in self.trees])
         result = np.array(largest, np.float64)
         for index in np.ndindex(largest.shape):
             if math.isfinite(largest[index]):
-                of_one, exponent = totals[index[0]][(slice(None), *index[1:])], int(exponents[index])
-                by_code = index[0] in self.compiled
+                tree = self.trees[index[0]]
+                of_one, exponent = totals[index[0]][(slice(None), *index[1:])], int(exponents[tree][index[1:]])
+                by_code = tree in self.compiled
                 result[index] = (
                     exact_sum(of_one, exponent, self.bits) if by_code else self.reducer.total(of_one, exponent)
                 )

@@ -53,7 +53,8 @@ class DiagnosticRows(Stream):
         if self.recorder is None:
             reductions.expect(self._is_row(leap.after))
         elif steps := self._recorded():
-            self.recorder.expect(steps.step, steps[0] // steps.step, state.clock.step - leap.steps.first)
+            origin, times = state.clock.step - leap.steps.first, [leap.time_of(step) for step in steps]
+            self.recorder.expect(steps.step, steps[0] // steps.step, origin, times)
 
     def poll(self) -> None:
         """The call has ended: another simulation may run the same program before the next one."""

@@ -1,26 +1,86 @@
-// The extrema and sums of fields after given steps, recorded while many steps are taken at once.
+// The extrema and sums of fields, and of expressions of them, after given steps, recorded while many steps are taken at
+// once.
 #pragma once
-#include "field_sums.hpp"
 #include "recorded_steps.hpp"
+#include "value_rows.hpp"
 
-// Record n has GIVEN sums, from ``sums`` + n GIVEN on.
+// Record n has GIVEN + ``values`` sums, from ``sums`` + n (GIVEN + values) on: of the fields, then of the values of the
+// trees.
 struct FieldRecords : RecordedSteps {
     FieldSum* sums;
+    int64_t values;
+    const ValueTree* trees;
+    const double* times;  // of the records
 
     // The record of the state after a step of the call's clock; null if it is not recorded.
     FieldSum* record(long step) const {
         const long n = number(step);
-        return n < 0 ? nullptr : sums + n * GIVEN;
+        return n < 0 ? nullptr : sums + n * (GIVEN + values);
     }
 };
 
 static FieldRecords* field_records = nullptr;
 static bool records_need_whole_steps = false;
 
+// Whether a step leaves a field as it is.
+static bool is_kept(int f) { return ends[f] == f; }
+
+// Calls body(later, output_of) if the pass makes fields after this step (0), or after the next one (1); ``output_of``
+// holds the number of the output that is each field, or -1.
+template <class Body>
+static void each_state_made(const Pass& pass, Body body) {
+    for (int later = 0; later < 2; later++) {
+        List<int> output_of(GIVEN);
+        output_of.assign(GIVEN, -1);
+        bool any = false;
+        each_field_made(pass, [&](int o, int f, int when) {
+            if (when == later) output_of[f] = o, any = true;
+        });
+        if (any) body(later, output_of.data());
+    }
+}
+
+// Where a level has a field that a tree reads, after the step: among the outputs of its pass, or the arrays that the
+// pass reads, or the caller's fields, if the step leaves it as it is.
+struct Source {
+    enum { NOWHERE, OUTPUT, INPUT, KEPT } kind;
+    int number;
+};
+static Source source_of(const Pass& pass, int f, int later, const int* output_of) {
+    if (is_kept(f)) return {Source::KEPT, f};
+    if (output_of[f] >= 0) return {Source::OUTPUT, output_of[f]};
+    for (int o = 0; o < pass.outputs; o++)
+        if (field_of[pass.output[o] % ARRAYS] == f) return {Source::NOWHERE, 0};  // which may overwrite it
+    for (int n = 0; n < pass.inputs && !later; n++)
+        if (pass.input[n].array == ends[f]) return {Source::INPUT, ends[f]};
+    return {Source::NOWHERE, 0};
+}
+
+// Whether a level that makes some fields has all that a tree reads, and makes one of these: then no other level does.
+static bool can_evaluate(const ValueTree& tree, const Pass& pass, int later, const int* output_of) {
+    bool made = false;
+    for (int n = 0; n < tree.fields; n++) {
+        const Source source = source_of(pass, tree.field[n], later, output_of);
+        if (source.kind == Source::NOWHERE) return false;
+        made = made || source.kind == Source::OUTPUT;
+    }
+    return made;
+}
+// The same for the state after the step of a pass.
+static bool can_evaluate(const ValueTree& tree, const Pass& pass) {
+    bool found = false;
+    each_state_made(pass, [&](int later, const int* output_of) {
+        found = found || (!later && can_evaluate(tree, pass, later, output_of));
+    });
+    return found;
+}
+
 // Later calls record there, or nowhere.
 extern "C" void set_field_records(FieldRecords* records) {
     field_records = records;
     records_need_whole_steps = records && is_lost_between_steps([&](int f) { return records->sums[f].wanted != 0; });
+    for (int v = 0; records && JOINS_STEPS && v < records->values; v++)
+        if (!can_evaluate(records->trees[v], passes[PASSES])) records_need_whole_steps = true;
 }
 // Later calls do not record there any more.
 extern "C" void drop_field_records(FieldRecords* records) {
@@ -36,33 +96,92 @@ extern "C" void find_recordable(int64_t* recordable, int64_t everywhere) {
             if (stores(passes[p], ends[f])) recordable[f] = true;
     }
 }
+// Whether the values of a tree can be recorded: whether a level has all fields that it reads, everywhere. The first
+// pass does not count if the step before may be joined to it.
+extern "C" int64_t can_record_values(const ValueTree* tree) {
+    for (int n = 0; n < tree->fields; n++)
+        if (layers_of[ends[tree->field[n]]]) return false;
+    for (int p = JOINS_STEPS && PASSES > 1; p < PASSES; p++)
+        if (can_evaluate(*tree, passes[p])) return true;
+    return false;
+}
 
-// The sums to which a level adds the fields that it makes.
+// The sums to which a level adds the fields that it makes, and values of expressions of them.
 struct LevelSums {
     struct Entry {
-        int output;
+        int output;  // -1 for the values of ``tree``
+        const ValueTree* tree;
         FieldSum* to;
+        double time;
+        Source source[MOST_VALUE_FIELDS];  // of the fields that the tree reads
         CellSums cells;
     };
     std::vector<Entry> entries;
 
     void find(long step, const Pass& pass) {
-        FieldSum* after[2] = {};
-        for (long n = 0; n < 2 && field_records; n++) after[n] = field_records->record(step + n + 1);
-        each_field_made(pass, [&](int o, int f, int later) {
-            if (!after[later] || !after[later][f].wanted) return;
-            entries.push_back({o, after[later] + f, {}});
-            entries.back().cells.begin(after[later][f]);
+        if (!field_records) return;
+        each_state_made(pass, [&](int later, const int* output_of) {
+            const long n = step + later + 1;
+            FieldSum* record = field_records->record(n);
+            if (!record) return;
+            for (int f = 0; f < GIVEN; f++)
+                if (output_of[f] >= 0 && record[f].wanted) begin({output_of[f], nullptr, record + f, 0});
+            for (int v = 0; v < field_records->values; v++) {
+                const ValueTree& tree = field_records->trees[v];
+                if (!can_evaluate(tree, pass, later, output_of)) continue;
+                Entry& added = begin({-1, &tree, record + GIVEN + v, field_records->times[field_records->number(n)]});
+                for (int k = 0; k < tree.fields; k++)
+                    added.source[k] = source_of(pass, tree.field[k], later, output_of);
+            }
         });
+    }
+    Entry& begin(const Entry& added) {
+        entries.push_back(added);
+        entries.back().cells.begin(*added.to);
+        return entries.back();
     }
 
     // Adds what the pass has just computed, see `LevelRecords`.
-    void add(const Pass& pass, long i, const Rows* out, const long from[AXES], const long end[AXES]) {
-        for (Entry& each : entries)
+    template <class Read>
+    void add(const Call& call, const Pass& pass, long i, const Rows* out, Read read, const long from[AXES],
+             const long end[AXES]) {
+        const long width = end[2] - from[2];
+        for (Entry& each : entries) {
+            if (each.tree) {
+                add_tree(each, call, pass, i, out, read, from, end);
+                continue;
+            }
             each_plane_made(pass, each.output, i, out, from[0], end[0], [&](long, const Rows& made) {
                 for (long j = from[1]; j < end[1]; j++)
-                    each.cells.add_row(made.p + j * made.pitch + from[2], end[2] - from[2]);
+                    each.cells.add_row(made.p + j * made.pitch + from[2], width);
             });
+        }
+    }
+
+    template <class Read>
+    static void add_tree(Entry& each, const Call& call, const Pass& pass, long i, const Rows* out, Read read,
+                         const long from[AXES], const long end[AXES]) {
+        const ValueTree& tree = *each.tree;
+        ValueRows values(each.cells, tree);
+        for (long n = max(i, from[0]); n < min(i + pass.at_once, end[0]); n++) {
+            const long plane = home(call, n), pitch = call.capacity[2];
+            Rows rows[MOST_VALUE_FIELDS];
+            for (int k = 0; k < tree.fields; k++) {
+                const Source& source = each.source[k];
+                rows[k] = source.kind == Source::OUTPUT  ? out[source.number + (n - i) * pass.outputs]
+                          : source.kind == Source::INPUT ? read(source.number, n)
+                                                         : Rows{(real*)call.fields[source.number]
+                                                                    + plane * call.capacity[1] * pitch, pitch};
+            }
+            for (long j = from[1]; j < end[1]; j++) {
+                RowOfFields row;
+                row.parameters = call.parameters, row.time = each.time;
+                row.coordinates[0] = call.coordinates[0] + plane, row.coordinates[1] = call.coordinates[1] + j;
+                row.coordinates[2] = call.coordinates[2] + from[2];
+                for (int k = 0; k < tree.fields; k++) row.in[k] = rows[k].p + j * rows[k].pitch + from[2];
+                values.add(row, end[2] - from[2]);
+            }
+        }
     }
 
     // Adds the sums of this thread's cells to the records.

@@ -32,6 +32,7 @@ extern "C" void set_field_sums(FieldSums* sums, FieldSums* instead_of) {
 
 constexpr long MANTISSA = SINGLE ? 23 : 52;
 constexpr long UNITS = 51;  // a value below 2^exponent is less than 2^UNITS of the first unit, 2^(exponent - UNITS)
+constexpr int FEW_UNITS = SINGLE ? 1 : 2;  // which take up most values
 constexpr long MOST_UNITS = SINGLE ? 6 : 40;
 constexpr long QUICKEST = SINGLE ? 150 : 900;  // the largest exponent for which all units are numbers of this precision
 typedef std::conditional<SINGLE, uint32_t, uint64_t>::type word;
@@ -45,54 +46,73 @@ static word bits_of_power(long n) {
 // The cells that one thread has seen.
 //
 // Adding 1.5 2^(exponent + 1) in double precision to a value below 2^exponent leaves its multiple of the first unit in
-// the last bits of the sum, ready to be added as an integer. In double precision a second unit takes up the rest. Rows
-// with tiny values need more units, each 2^UNITS times smaller than the one before. Only rows with values that are too
-// large, or close to the least positive number, are added cell by cell.
+// the last bits of the sum, ready to be added as an integer. What remains of the value is added in the second unit,
+// 2^UNITS times smaller than the first, and so on. Rows with small values need more units than others. Only rows with
+// values that are too large, or close to the least positive number, are added cell by cell.
 struct CellSums {
     typedef word words __attribute__((vector_size(VECTOR)));
 
     long exponent = 0, held = 0, broken = 0;
-    double first_shift = 0, second_shift = 0;
-    word limit = 0, least = 1;
+    int units = FEW_UNITS;                // of the next row; of the sums that are held
+    double shift[FEW_UNITS + 1] = {};     // of each unit
+    word limit = 0, least[FEW_UNITS + 2] = {};  // least: values from there on need no more than these units
     bool quick = false;
     vec most = vec{} - real(__builtin_inf()), fewest = vec{} + real(__builtin_inf());
-    integers first = {}, second = {};
+    integers sum[FEW_UNITS + 1] = {};
     double high = -__builtin_inf(), low = -__builtin_inf();
     ExactSum exact;
 
     void begin(const FieldSum& wanted) {
         exponent = wanted.exponent;
-        first_shift = __builtin_ldexp(1.5, exponent + 1);
-        second_shift = __builtin_ldexp(1.5, exponent + 1 - UNITS);
-        limit = bits_of_power(exponent), least = bits_of_power(exponent - (SINGLE ? 1 : 2) * UNITS + MANTISSA);
+        for (int n = 0; n <= FEW_UNITS; n++) {
+            shift[n] = shift_of(n);
+            least[n + 1] = bits_of_power(max(exponent - (n + 1) * UNITS, 1 - QUICKEST) + MANTISSA);
+        }
+        limit = bits_of_power(exponent);
         quick = exponent > -QUICKEST && exponent < QUICKEST;
     }
+    double shift_of(long unit) const { return __builtin_ldexp(1.5, exponent + 1 - unit * UNITS); }
 
     void add_row(const real* v, long n) {
-        for (long x = 0; x < n; x += 1024) add_some(v + x, min(1024, n - x));
+        for (long x = 0; x < n; x += 1024)
+            if (units == FEW_UNITS) add_some<FEW_UNITS>(v + x, min(1024, n - x));
+            else add_some<FEW_UNITS + 1>(v + x, min(1024, n - x));
     }
 
+    template <int N>
     void add_some(const real* v, long n) {
         long whole = quick ? n - n % LANES : 0;
         words smallest = words{} - 1, largest = {};
-        integers one = {}, two = {};
+        integers made[N] = {};
         for (long x = 0; x < whole; x += LANES) {
             vec here = *(const unaligned_vec*)(v + x);
             most = here > most ? here : most, fewest = here < fewest ? here : fewest;
             words size = (words)here & (word(-1) >> 1), before = size - 1;  // of zero: the largest
             smallest = before < smallest ? before : smallest, largest = size > largest ? size : largest;
-            one += shifted_cells(here, first_shift);
-            if constexpr (!SINGLE) {
-                vec rounded = here + real(first_shift) - real(first_shift);
-                two += shifted_cells(here - rounded, second_shift);
-            }
+            add_units(here, N, shift, made);
         }
-        if (whole && all_fit(smallest, largest)) {
-            first += one, second += two, held += whole;
+        if (whole && all_fit(smallest, largest, least[N], limit)) {
+            for (int k = 0; k < N; k++) sum[k] += made[k];
+            held += whole;
             if (held > 1024) flush();
-        } else if (const long units = whole ? units_for(smallest, largest) : 0) add_in_units(v, whole, units);
-        else whole = 0;
+        } else if (const long needed = whole ? units_for(smallest, largest) : 0) {
+            add_in_units(v, whole, needed);
+            if (needed == N + 1 && N == FEW_UNITS) flush(), units = N + 1;
+        } else whole = 0;
         for (long x = whole; x < n; x++) add_cell(v[x]);
+    }
+
+    // Adds the multiples of the first n units in some cells.
+    INLINED static void add_units(vec cells, long n, const double* shift, integers* to) {
+        auto add = [&](doubles rest) INLINED {
+            for (long k = 0; k < n; k++) {
+                const doubles shifted = rest + shift[k];
+                to[k] += (integers)shifted;
+                if (k + 1 < n) rest -= shifted - shift[k];
+            }
+        };
+        if constexpr (SINGLE) add(half_of(cells, 0)), add(half_of(cells, 1));
+        else add((doubles)cells);
     }
 
     // The number of units that take up all bits of some cells; 0 if they must be added cell by cell.
@@ -103,30 +123,19 @@ struct CellSums {
             if (smallest[l] < least_size) least_size = smallest[l];
         }
         const long last_bit = max(1, (least_size + 1) >> MANTISSA) - (SINGLE ? 127 : 1023) - MANTISSA,
-                   units = (exponent - last_bit + UNITS - 1) / UNITS;
-        return last_bit > -QUICKEST && units <= MOST_UNITS ? units : 0;
+                   needed = (exponent - last_bit + UNITS - 1) / UNITS;
+        return last_bit > -QUICKEST && needed <= MOST_UNITS ? needed : 0;
     }
 
-    void add_in_units(const real* v, long n, long units) {
-        double shift[MOST_UNITS];
-        integers sum[MOST_UNITS];
-        for (long k = 0; k < units; k++) shift[k] = __builtin_ldexp(1.5, exponent + 1 - k * UNITS), sum[k] = integers{};
-        auto add = [&](doubles rest) INLINED {
-            for (long k = 0; k < units; k++) {
-                const doubles shifted = rest + shift[k];
-                sum[k] += (integers)shifted, rest -= shifted - shift[k];
-            }
-        };
-        for (long x = 0; x < n; x += LANES) {
-            const vec here = *(const unaligned_vec*)(v + x);
-            if constexpr (SINGLE) add(half_of(here, 0)), add(half_of(here, 1));
-            else add((doubles)here);
-        }
-        for (long k = 0; k < units; k++)
-            exact.add(int64_t(total_of(sum[k]) - uint64_t(n) * bits_of(shift[k])), exponent - (k + 1) * UNITS);
+    void add_in_units(const real* v, long n, long needed) {
+        double shifts[MOST_UNITS];
+        integers made[MOST_UNITS];
+        for (long k = 0; k < needed; k++) shifts[k] = shift_of(k), made[k] = integers{};
+        for (long x = 0; x < n; x += LANES) add_units(*(const unaligned_vec*)(v + x), needed, shifts, made);
+        for (long k = 0; k < needed; k++) add_exactly(made[k], n, k, shifts[k]);
     }
 
-    bool all_fit(words smallest, words largest) const {
+    static bool all_fit(words smallest, words largest, word least, word limit) {
         auto wrong = (smallest < words{} + (least - 1)) | (largest >= words{} + limit);
         return !any_of((integers)wrong);
     }
@@ -140,12 +149,14 @@ struct CellSums {
         exact.add(v);
     }
 
+    // Adds what `add_units` has made of n cells for a unit.
+    void add_exactly(integers made, long n, long unit, double shift) {
+        exact.add(int64_t(total_of(made) - uint64_t(n) * bits_of(shift)), exponent - (unit + 1) * UNITS);
+    }
+
     void flush() {
-        if (!held) return;
-        exact.add(int64_t(total_of(first) - uint64_t(held) * bits_of(first_shift)), exponent - UNITS);
-        if (!SINGLE)
-            exact.add(int64_t(total_of(second) - uint64_t(held) * bits_of(second_shift)), exponent - 2 * UNITS);
-        first = second = integers{}, held = 0;
+        for (int k = 0; k < units && held; k++) add_exactly(sum[k], held, k, shift[k]), sum[k] = integers{};
+        held = 0;
     }
 
     // Adds the sums and extrema of this thread's cells to ``sum``.

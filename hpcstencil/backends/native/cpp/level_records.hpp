@@ -24,11 +24,12 @@ struct LevelRecords {
     bool empty() const { return cells.entries.empty() && sums.entries.empty() && states.entries.empty(); }
 
     // Records what the pass has just computed, planes i .. i + at_once - 1 in ``out``; ``from`` and ``end`` bound the
-    // cells wanted.
-    void put(const Call& call, const Layers& layers, const Pass& pass, long i, const Rows* out, const long from[AXES],
-             const long end[AXES], bool non_temporal) {
+    // cells wanted. read(array, n) is plane n of an array that the pass reads.
+    template <class Read>
+    void put(const Call& call, const Layers& layers, const Pass& pass, long i, const Rows* out, Read read,
+             const long from[AXES], const long end[AXES], bool non_temporal) {
         cells.put(call, pass, i, out, from, end);
-        sums.add(pass, i, out, from, end);
+        sums.add(call, pass, i, out, read, from, end);
         states.put(call, layers, pass, i, out, from, end, non_temporal);
     }
 };

@@ -219,10 +219,13 @@ struct Tile {
     void run(Work& w, long i) {
         const Pass& pass = *w.pass;
         Rows* out = written.data();
+        auto read_plane = [&](int array, long n) {
+            const int r = pipe.ring_of[w.step][array];
+            return ring_plane(r, int(pipe.ring[r].ahead - pipe.level[w.level].ahead) - int(n - i));
+        };
         auto source = [&](const Plane& plane, long n) {
             if (plane.input < 0) return plan.fixed_arrays.at(plane, n);
-            int r = pipe.ring_of[w.step][Unstored::array(plane)];
-            return ring_plane(r, int(pipe.ring[r].ahead - pipe.level[w.level].ahead) - plane.offset - int(n - i));
+            return read_plane(Unstored::array(plane), n + plane.offset);
         };
         w.unstored.record(call, scalars[w.step], plan.tables.data(), plan.layers, i, from, to, source);
         for (long k = 0; k < AT_ONCE; k += pass.at_once) {
@@ -252,7 +255,7 @@ struct Tile {
                     }
                 });
             w.injected.add(call, pass, i + k, pass.at_once, out, w.j0, w.j1, w.x0, w.x1);
-            w.records.put(call, plan.layers, pass, i + k, out, from, to, plan.non_temporal);
+            w.records.put(call, plan.layers, pass, i + k, out, read_plane, from, to, plan.non_temporal);
         }
         for (long n = max(i, w.lo); n < min(i + AT_ONCE, w.hi); n++)
             for (int o = 0; o < pass.outputs; o++) fill_ghosts(targets[w.first_target + o].ring, n);

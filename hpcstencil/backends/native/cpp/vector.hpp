@@ -21,6 +21,12 @@ template <>
 inline real splat<real>(real a) {
     return a;
 }
+// A vector of numbers in double precision, rounded.
+static inline vec rounded(const double* p) {
+    vec r;
+    for (int l = 0; l < LANES; l++) r[l] = real(p[l]);
+    return r;
+}
 template <class W>
 static inline W one() {
     return splat<W>(real(1));

@@ -455,12 +455,15 @@ struct Sweep {
         const Pass& pass = passes[mine.pass];
         const long first[AXES] = {tiles.seam[0] ? i0 : max(i0, from[0]), max(j0, from[1]), 0},
                    end[AXES] = {tiles.seam[1] ? i1 : min(i1, to[0]), min(j1, to[1]), call.count[2]};
+        auto read_plane = [&](int array, long n) {
+            const int f = field_of[array];
+            return Rows{part.row(f, drift(q - 1, f), n, 0), part.pitch};
+        };
         for (long n = i; n < i + wavefront.in_round; n += AT_ONCE)
             unstored[q].record(call, scalars[mine.step], wavefront.tables.data(), wavefront.layers, n, first, end,
                                [&](const Plane& plane, long n) {
                                    if (plane.input < 0) return wavefront.fixed_arrays.at(plane, n);
-                                   int f = field_of[Unstored::array(plane)];
-                                   return Rows{part.row(f, drift(q - 1, f), n + plane.offset, 0), part.pitch};
+                                   return read_plane(Unstored::array(plane), n + plane.offset);
                                });
         // the lowest and the highest plane with which a group begins
         const long planes = pass.at_once, low = i + (i0 - i) / planes * planes,
@@ -474,7 +477,7 @@ struct Sweep {
             for (long n = low; n <= high; n += planes) {
                 const Rows* made = rows_written(q, n, 0, 1);
                 injected[q].add(call, pass, n, planes, made, j0, j1, 0, width);
-                records[q].put(call, wavefront.layers, pass, n, made, first, end, wavefront.non_temporal);
+                records[q].put(call, wavefront.layers, pass, n, made, read_plane, first, end, wavefront.non_temporal);
             }
         for (int o = 0; o < pass.outputs; o++)
             fill_ghosts(q, field_written(pass, o), pipe.output(q, o), i0, i1, j0, j1);

@@ -1,0 +1,139 @@
+"""The C++ text of expressions of fields that native code evaluates by rows, for diagnostics.
+
+A tree of this kind reads each field in its own cell only. Its program is compiled apart from that
+of the steps. The driver calls its functions: for the rows that a level has just computed, or for all rows of a state
+(value_rows.hpp).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from hpcstencil.backends.native.compiler import begun
+from hpcstencil.backends.native.expression_writer import HERE, Numbers, Offset, Writer
+from hpcstencil.symbolic.expressions import Constant, Coordinate, Field, Node, Parameter, Pointwise, Time, walk
+from hpcstencil.symbolic.stencil_reach import Discretization
+
+MOST_FIELDS = 16  # of a tree, as in value_rows.hpp
+
+
+def evaluable(tree: Node, fields: Sequence[str]) -> bool:
+    """Return whether native code evaluates a tree by rows. ``fields`` are those of the program that takes the steps."""
+    read = {part.name for part in walk(tree) if isinstance(part, Field)}
+    plain = tree.kinds <= {Field, Constant, Parameter, Coordinate, Time, Pointwise}
+    return plain and read <= set(fields) and len(read) <= MOST_FIELDS
+
+
+class ValueTree(ctypes.Structure):
+    """The struct ValueTree of value_rows.hpp."""
+
+    _fields_ = (("row", ctypes.c_void_p), ("fields", ctypes.c_int64), ("field", ctypes.c_int64 * MOST_FIELDS))
+
+
+@dataclass(frozen=True)
+class ValueProgram:
+    """The program that evaluates ``trees``.
+
+    ``fields`` and ``parameters`` are the names of the fields and numbers of the program that takes the steps, in order, and
+    ``kept`` are the fields that its steps do not change. ``axis_of`` is as in `Writer`; ``precision`` is "float32" or
+    "float64".
+    """
+
+    trees: tuple[Node, ...]
+    fields: tuple[str, ...]
+    kept: tuple[str, ...]
+    parameters: tuple[str, ...]
+    axis_of: tuple[int, ...]
+    precision: str
+
+    @cached_property
+    def text(self) -> str:
+        """The C++ text."""
+        return "\n".join([
+            f"typedef {'float' if self.precision == 'float32' else 'double'} real;",
+            '#include "program.hpp"',
+            '#include "vector.hpp"',
+            *(self._function(n, tree) for n, tree in enumerate(self.trees)), "",
+        ])  # fmt: skip
+
+    def read(self, tree: Node) -> list[int]:
+        """Return the numbers of the fields that a tree reads. One of them changes, so that a level evaluates the tree."""
+        names = {part.name for part in walk(tree) if isinstance(part, Field)}
+        if names <= set(self.kept):
+            names |= set([name for name in self.fields if name not in self.kept][:1])
+        return [n for n, name in enumerate(self.fields) if name in names]
+
+    def _function(self, number: int, tree: Node) -> str:
+        code = ValueCells(
+            Numbers(self.parameters), Discretization(2, ()), self.axis_of, [self.fields[n] for n in self.read(tree)]
+        )
+        result = code.value(tree)
+        return "\n".join([
+            f'extern "C" void row{number}(const double* p, double time, const double* const* coordinates, '
+            "const real* const* in, real* to, long n) {",
+            "typedef vec W;", *code.head,
+            "for (long x = 0; x < n; x += LANES) {", *code.lines, f"store(to + x, {result});", "}", "}",
+        ])  # fmt: skip
+
+    def begin(self) -> None:
+        """Start compiling in a thread, if there is anything to evaluate."""
+        if self.trees:
+            begun(self.text, "")
+
+    def loaded(self) -> dict[Node, ValueTree]:
+        """Compile and load the program, and return its trees as the driver expects them.
+
+        Raises Unsupported if the text does not compile.
+        """
+        library = begun(self.text, "").result()
+        made = {}
+        for n, tree in enumerate(self.trees):
+            read = self.read(tree)
+            address = ctypes.cast(getattr(library, f"row{n}"), ctypes.c_void_p)
+            made[tree] = ValueTree(address, len(read), (ctypes.c_int64 * MOST_FIELDS)(*read))
+        return made
+
+    def numbers(self, parameters: Mapping[str, Any]) -> np.ndarray:
+        """Return the values of p[] of the text: float64 of shape (parameters,)."""
+        return np.array([float(parameters[name]) for name in self.parameters], np.float64)
+
+
+@dataclass
+class ValueCells(Writer):
+    """Writer of the statements that evaluate a tree in a vector of cells. ``fields`` are the names of in[], in order."""
+
+    fields: Sequence[str]
+    head: list[str] = field(default_factory=list)
+    kind = "W"
+
+    def hoisted(self, text: str) -> str:
+        """Assign ``text`` to a new name before the loop over cells, and return the name."""
+        name = f"h{self.count}"
+        self.count += 1
+        self.head.append(f"const W {name} = {text};")
+        return name
+
+    def literal(self, value: float) -> str:
+        text = value.hex() if math.isfinite(value) else f"__builtin_{'nan' if math.isnan(value) else 'inf'}"
+        return self.once(("number", text), HERE, lambda: self.hoisted(f"splat<W>(real({text}))"))
+
+    def leaf(self, tree: Node, at: Offset) -> str | None:
+        match tree:
+            case Field(name):
+                return self.let(f"load<W>(in[{self.fields.index(name)}] + x)")
+            case Parameter(name):
+                return self.hoisted(f"splat<W>(real(p[{self.numbers.parameters.index(name)}]))")
+            case Time():
+                return self.hoisted("splat<W>(real(time))")
+            case Coordinate(axis) if self.axis_of[axis] == 2:
+                return self.let("rounded(coordinates[2] + x)")
+            case Coordinate(axis):
+                return self.hoisted(f"splat<W>(real(*coordinates[{self.axis_of[axis]}]))")
+        return None
