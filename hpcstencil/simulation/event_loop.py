@@ -85,10 +85,11 @@ class Run:
         try:
             with self.stopwatch.during("checks"):
                 self.stepping.finite.after_steps(self.stepping.state)
-        except NumericsError:
-            for stream in self.streams:
-                stream.salvage()
-            raise
+        except NumericsError as error:
+            found = [step for stream in self.streams if (step := stream.salvage()) is not None]
+            if not found:
+                raise
+            raise NumericsError(f"{error}; the first record that is not finite is that of step {min(found)}") from None
 
     def begin(self) -> None:
         """Pass the first state to all streams."""

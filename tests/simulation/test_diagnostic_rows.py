@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from probed import ROWS, STEPS, diagnostics, file_of, with_diagnostics, with_expressions
+from probed import ROWS, STEPS, diagnostics, file_of, samples, with_diagnostics, with_expressions, with_probes
 
 from hpcstencil.backends.native.field_sums import ByNative
 from hpcstencil.simulation.streams.snapshots import DiagnosticRows
@@ -85,15 +85,29 @@ def test_a_continued_run_has_the_rows_of_one_run(tmp_path):
     assert_same({name: column[kept] for name, column in longer.items()}, whole)
 
 
+def unstable(given):
+    """The input with steps too long for its equation."""
+    dt = 60 * given["time"]["dt"]
+    return {**given, "numerics": {**given["numerics"], "kernel": "native"}, "time": {"dt": dt, "end": 900 * dt}}
+
+
 def test_rows_before_the_solution_blows_up_are_kept(tmp_path, calls):
-    given = with_diagnostics(ROWS[1], diagnostics={"every_steps": 2, "largest": "max(u)"})
-    given["numerics"]["kernel"] = "native"
-    dt = 60 * given["time"]["dt"]  # unstable
-    given["time"] = {"dt": dt, "end": 900 * dt}
+    given = unstable(with_diagnostics(ROWS[1], diagnostics={"every_steps": 2, "largest": "max(u)"}))
+    del given["probes"]
     path = tmp_path / "run.h5"
-    with pytest.raises(NumericsError, match="not finite"):
+    with pytest.raises(NumericsError, match="not finite") as raised:
         file_of(path, given)
     rows = diagnostics(path)
     assert max(calls) > 10 and len(rows["step"]) > 10
     assert rows["step"].tolist() == [*range(0, 2 * len(rows["step"]), 2)]
     assert np.isfinite(rows["largest"]).all() and rows["largest"][-1] > 1e100
+    assert f"record that is not finite is that of step {2 * len(rows['step'])}" in str(raised.value)
+
+
+def test_probes_before_the_solution_blows_up_are_kept(tmp_path):
+    path = tmp_path / "run.h5"
+    with pytest.raises(NumericsError, match="the first record that is not finite") as raised:
+        file_of(path, unstable(with_probes(ROWS[1])))
+    steps, _, values = samples(path)["a"]
+    assert steps.tolist() == [*range(len(steps))] and np.isfinite(values).all() and abs(values[-1]).max() > 1e100
+    assert f"that of step {len(steps)}" in str(raised.value)

@@ -89,6 +89,18 @@ class Probes(Stream):
         self.taken += [(step, self.leap.time_of(step)) for step in self.leap.multiples(self.every)]
         self._interpolate_if_full()
 
+    def salvage(self) -> int | None:
+        if not self.samples.while_stepping:
+            return None
+        steps, before = self.leap.multiples(self.every), len(self.taken)
+        recorded = self.samples.values[before : before + len(steps)]
+        broken = np.flatnonzero(~np.isfinite(recorded).all(axis=1))
+        mine = int(broken[0]) if len(broken) else len(steps)
+        finite = -int(self.simulation.communicator.maximum(np.array([-mine]))[0])  # on all processes
+        self.taken += [(step, self.leap.time_of(step)) for step in steps[:finite]]
+        self._interpolate_if_full()
+        return steps[finite] if finite < len(steps) else None
+
     def _record(self, state: State) -> None:
         """Record the cells of this state in the next row of the buffer."""
         with self.output.stopwatch.during("probes"):

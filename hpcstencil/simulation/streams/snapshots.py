@@ -67,23 +67,26 @@ class DiagnosticRows(Stream):
         if self._is_row(state.clock) and state.clock.step not in steps:
             self.output.take_row(state)
 
-    def _take_recorded(self, steps: range) -> None:
-        """Take the rows of these ``steps`` of the last call, up to the first with a value that is not finite."""
+    def _take_recorded(self, steps: range) -> int | None:
+        """Take the rows of these ``steps`` of the last call before the first with a value that is not finite.
+
+        Return the step of that row; None without one.
+        """
         if not steps:
-            return
+            return None
         assert self.recorder is not None
         diagnostics, last = self.output.diagnostics, self.output.file.last_row(DIAGNOSTICS)
         with self.output.stopwatch.during("diagnostics"):
             for step, reduced in zip(steps, self.recorder.taken(len(steps)), strict=True):
                 if reduced.broken.any():
-                    return
+                    return step
                 if step > last:
                     time = self.leap.time_of(step)
                     diagnostics.add(diagnostics.values(reduced, time), step, time)
+        return None
 
-    def salvage(self) -> None:
-        if self.recorder is not None:
-            self._take_recorded(self._recorded())
+    def salvage(self) -> int | None:
+        return None if self.recorder is None else self._take_recorded(self._recorded())
 
     def begin(self, state: State) -> None:
         """Take a row of the first state if the file is new, or if one is due."""

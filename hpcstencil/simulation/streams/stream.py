@@ -67,8 +67,12 @@ class Stream:
     def poll(self) -> None:
         """Raise the error of a background write that has failed. Does not wait for writes in progress."""
 
-    def salvage(self) -> None:
-        """Hold what the last compiled call has recorded before the solution stopped being finite; the run ends."""
+    def salvage(self) -> int | None:
+        """Hold what the last compiled call has recorded before the solution stopped being finite; the run ends.
+
+        Return the step of the first record of this call that is not finite; None without such a record.
+        """
+        return None
 
     def flush(self) -> None:
         """Write all data that the stream holds, because a run that continues from the next checkpoint does not repeat it."""
