@@ -73,6 +73,26 @@ def test_calls_end_where_xla_evaluates_an_expression(tmp_path, calls, expression
     assert max(calls) <= 3 and rows["step"].tolist() == [*range(0, STEPS, 3), STEPS]
 
 
+def heat(**changes):
+    given = {"grid": {"shape": [37]}, "equation": {"name": "heat"}, "initial": {"u": "sin(0.5*x)"}, **changes}
+    return {**given, "numerics": {"kernel": "native"}, "time": {"dt": 0.01, "end": 0.4}}
+
+
+def test_an_expression_without_a_value_costs_no_other_row(tmp_path, calls):
+    expressions = {"ends": "integral(sqrt(0.2 - t)*u*u)", "never": "max(log(-u*u - 1))", "plain": "integral(u*u)"}
+    rows = diagnostics(file_of(tmp_path / "run.h5", heat(diagnostics={"every_steps": 3, **expressions})))
+    assert max(calls) == 40 and rows["step"].tolist() == [*range(0, 40, 3), 40]
+    assert np.isnan(rows["ends"]).tolist() == [time > 0.2 for time in rows["time"]]
+    assert np.isnan(rows["never"]).all() and np.isfinite(rows["plain"]).all()
+
+
+def test_values_near_the_least_number_are_those_of_calls_that_end_there(tmp_path, monkeypatch):
+    given = heat(initial={"u": "2e-38*sin(0.5*x)"}, diagnostics={"every_steps": 3, "a": "integral(abs(0.3*u))"})
+    recorded = diagnostics(file_of(tmp_path / "recorded.h5", given))
+    monkeypatch.setattr(ByNative, "recorder", lambda *given: None)
+    assert_same(recorded, diagnostics(file_of(tmp_path / "ended.h5", given)))
+
+
 def test_a_continued_run_has_the_rows_of_one_run(tmp_path):
     given = with_diagnostics(ROWS[2])
     given["numerics"]["kernel"] = "native"

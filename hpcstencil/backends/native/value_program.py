@@ -28,7 +28,7 @@ def evaluable(tree: Node, fields: Sequence[str]) -> bool:
     """Return whether native code evaluates a tree by rows. ``fields`` are those of the program that takes the steps."""
     read = {part.name for part in walk(tree) if isinstance(part, Field)}
     plain = tree.kinds <= {Field, Constant, Parameter, Coordinate, Time, Pointwise}
-    return plain and read <= set(fields) and len(read) <= MOST_FIELDS
+    return plain and read <= set(fields) and len(read) < MOST_FIELDS  # one more may be added, see `ValueProgram.read`
 
 
 class ValueTree(ctypes.Structure):
@@ -121,7 +121,9 @@ class ValueCells(Writer):
         return name
 
     def literal(self, value: float) -> str:
-        text = value.hex() if math.isfinite(value) else f"__builtin_{'nan' if math.isnan(value) else 'inf'}"
+        text = (
+            value.hex() if math.isfinite(value) else {math.inf: "", -math.inf: "-"}.get(value, "0*") + "__builtin_inf()"
+        )
         return self.once(("number", text), HERE, lambda: self.hoisted(f"splat<W>(real({text}))"))
 
     def leaf(self, tree: Node, at: Offset) -> str | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 
+from hpcstencil.backends.backend import Reduced
 from hpcstencil.io.dataset_names import DIAGNOSTICS
 from hpcstencil.numerics.schedule import Clock, Leap, Schedule
 from hpcstencil.runtime.walltime import passed
@@ -15,6 +16,7 @@ from hpcstencil.simulation.state import State
 from hpcstencil.simulation.stepping import STEPS_PER_CALL
 from hpcstencil.simulation.streams.output import Output
 from hpcstencil.simulation.streams.stream import Stream
+from hpcstencil.symbolic.expressions import Field
 
 ROWS_SECONDS = 30.0  # longest delay between evaluating a row and writing it
 ROWS_BYTES = 64 * 2**20  # most bytes of rows that are held
@@ -63,30 +65,36 @@ class DiagnosticRows(Stream):
 
     def write(self, state: State) -> None:
         steps = self._recorded() if self.recorder else range(0)
-        self._take_recorded(steps)
+        if steps:
+            self._take_recorded(steps)
         if self._is_row(state.clock) and state.clock.step not in steps:
             self.output.take_row(state)
 
-    def _take_recorded(self, steps: range) -> int | None:
-        """Take the rows of these ``steps`` of the last call before the first with a value that is not finite.
+    def _take_recorded(self, steps: range, until_lost: bool = False) -> int | None:
+        """Take the rows of these ``steps`` of the last call.
 
-        Return the step of that row; None without one.
+        With ``until_lost``, stop before the first row at which the solution is not finite, and return its step.
         """
-        if not steps:
-            return None
         assert self.recorder is not None
         diagnostics, last = self.output.diagnostics, self.output.file.last_row(DIAGNOSTICS)
         with self.output.stopwatch.during("diagnostics"):
             for step, reduced in zip(steps, self.recorder.taken(len(steps)), strict=True):
-                if reduced.broken.any():
+                if until_lost and self._is_lost(reduced):
                     return step
                 if step > last:
                     time = self.leap.time_of(step)
                     diagnostics.add(diagnostics.values(reduced, time), step, time)
         return None
 
+    def _is_lost(self, reduced: Reduced) -> bool:
+        """Return whether the solution is not finite, by these reductions: a field is not, or all expressions of fields."""
+        trees, broken = self.output.diagnostics.reductions.trees, reduced.broken > 0
+        fields, reading = [isinstance(tree, Field) for tree in trees], [Field in tree.kinds for tree in trees]
+        return bool(broken[fields].any() or (any(reading) and broken[reading].all()))
+
     def salvage(self) -> int | None:
-        return None if self.recorder is None else self._take_recorded(self._recorded())
+        steps = self._recorded() if self.recorder else range(0)
+        return self._take_recorded(steps, until_lost=True) if steps else None
 
     def begin(self, state: State) -> None:
         """Take a row of the first state if the file is new, or if one is due."""

@@ -28,11 +28,27 @@ struct RowOfFields {
     }
 };
 
+// While it lives, this thread takes numbers below the least normal one as 0, as the threads of XLA do that take steps.
+struct FlushedToZero {
+#if defined(__x86_64__)
+    const unsigned before = __builtin_ia32_stmxcsr();
+
+    FlushedToZero() { __builtin_ia32_ldmxcsr(before | 0x8040); }
+    ~FlushedToZero() { __builtin_ia32_ldmxcsr(before); }
+#elif defined(__aarch64__)
+    const uint64_t before = __builtin_aarch64_get_fpcr64();
+
+    FlushedToZero() { __builtin_aarch64_set_fpcr64(before | 1 << 24); }
+    ~FlushedToZero() { __builtin_aarch64_set_fpcr64(before); }
+#endif
+};
+
 // Adds values of an expression to sums, those of several short rows together.
 struct ValueRows {
     static constexpr long MOST = 1024;
     CellSums& sums;
     const ValueTree& tree;
+    const FlushedToZero flushed;
     real made[MOST];
     long held = 0;
 

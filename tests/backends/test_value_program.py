@@ -1,0 +1,41 @@
+"""Which expressions native code evaluates by rows, and the fields that they read."""
+
+import numpy as np
+import pytest
+
+from hpcstencil.backends.native.value_program import MOST_FIELDS, ValueProgram, evaluable
+from hpcstencil.symbolic.expressions import Derivative, Field, Parameter, Time, total
+
+FIELDS = ("u", "v", *(f"k{n}" for n in range(MOST_FIELDS)))
+U, V = Field("u"), Field("v")
+
+
+def program(*trees):
+    return ValueProgram(trees, FIELDS, FIELDS[2:], ("a", "b"), (0, 2), "float32")
+
+
+@pytest.mark.parametrize(("tree", "expected"), [
+    (U * V + Time() * Parameter("a"), True),
+    (Field("other") + U, False),
+    (Derivative(U, (2, 0)), False),
+    (total([Field(name) for name in FIELDS[2:-1]]), True),
+    (total([Field(name) for name in FIELDS[2:]]), False),
+], ids=("pointwise", "of another program", "a stencil", "some fields", "too many fields"))  # fmt: skip
+def test_expressions_that_native_code_evaluates(tree, expected):
+    assert evaluable(tree, FIELDS) == expected
+
+
+def test_an_expression_of_constant_fields_reads_one_that_changes():
+    trees = {V * V: [1], Field("k0"): [0, 2], V - Field("k1"): [1, 3]}
+    made = program(*trees)
+    assert [made.read(tree) for tree in trees] == list(trees.values())
+    assert len(made.read(total([Field(name) for name in FIELDS[2:-1]]))) == MOST_FIELDS
+
+
+def test_numbers_are_those_of_the_program_in_order():
+    assert np.array_equal(program(U).numbers({"b": 2, "c": 3.0, "a": 0.5}), [0.5, 2.0])
+
+
+@pytest.mark.parametrize("value", (0.1, -3e38, float("inf"), float("-inf"), float("nan")))
+def test_every_number_can_be_written(value):
+    program(U + value).loaded()
