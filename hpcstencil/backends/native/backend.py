@@ -70,7 +70,6 @@ def value_program(program: Program, problem: Problem, trees: Sequence[Node]) -> 
     return ValueProgram(
         tuple(dict.fromkeys(evaluated)),
         program.fields,
-        program.kept,
         program.parameters,
         AXIS_OF[config.grid.ndim],
         config.numerics.precision,

@@ -28,7 +28,7 @@ def evaluable(tree: Node, fields: Sequence[str]) -> bool:
     """Return whether native code evaluates a tree by rows. ``fields`` are those of the program that takes the steps."""
     read = {part.name for part in walk(tree) if isinstance(part, Field)}
     plain = tree.kinds <= {Field, Constant, Parameter, Coordinate, Time, Pointwise}
-    return plain and read <= set(fields) and len(read) < MOST_FIELDS  # one more may be added, see `ValueProgram.read`
+    return plain and read <= set(fields) and len(read) <= MOST_FIELDS
 
 
 class ValueTree(ctypes.Structure):
@@ -41,14 +41,12 @@ class ValueTree(ctypes.Structure):
 class ValueProgram:
     """The program that evaluates ``trees``.
 
-    ``fields`` and ``parameters`` are the names of the fields and numbers of the program that takes the steps, in order, and
-    ``kept`` are the fields that its steps do not change. ``axis_of`` is as in `Writer`; ``precision`` is "float32" or
-    "float64".
+    ``fields`` and ``parameters`` are the names of the fields and numbers of the program that takes the steps, in order.
+    ``axis_of`` is as in `Writer`, and ``precision`` is "float32" or "float64".
     """
 
     trees: tuple[Node, ...]
     fields: tuple[str, ...]
-    kept: tuple[str, ...]
     parameters: tuple[str, ...]
     axis_of: tuple[int, ...]
     precision: str
@@ -64,10 +62,8 @@ class ValueProgram:
         ])  # fmt: skip
 
     def read(self, tree: Node) -> list[int]:
-        """Return the numbers of the fields that a tree reads. One of them changes, so that a level evaluates the tree."""
+        """Return the numbers of the fields that a tree reads."""
         names = {part.name for part in walk(tree) if isinstance(part, Field)}
-        if names <= set(self.kept):
-            names |= set([name for name in self.fields if name not in self.kept][:1])
         return [n for n, name in enumerate(self.fields) if name in names]
 
     def _function(self, number: int, tree: Node) -> str:

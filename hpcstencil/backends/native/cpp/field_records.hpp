@@ -56,15 +56,19 @@ static Source source_of(const Pass& pass, int f, int later, const int* output_of
     return {Source::NOWHERE, 0};
 }
 
-// Whether a level that makes some fields has all that a tree reads, and makes one of these: then no other level does.
+// Whether a level that makes some fields is the one that evaluates a tree: it has all that the tree reads, and makes one
+// of these fields. For a tree that reads none that changes, it makes the first that does.
 static bool can_evaluate(const ValueTree& tree, const Pass& pass, int later, const int* output_of) {
-    bool made = false;
+    bool made = false, constant = true;
     for (int n = 0; n < tree.fields; n++) {
         const Source source = source_of(pass, tree.field[n], later, output_of);
         if (source.kind == Source::NOWHERE) return false;
         made = made || source.kind == Source::OUTPUT;
+        constant = constant && source.kind == Source::KEPT;
     }
-    return made;
+    int first = 0;
+    while (first < GIVEN && is_kept(first)) first++;
+    return constant ? first < GIVEN && output_of[first] >= 0 : made;
 }
 // The same for the state after the step of a pass.
 static bool can_evaluate(const ValueTree& tree, const Pass& pass) {
