@@ -39,6 +39,7 @@ SOLID = "0.72"  # grey of solid cells
 SEQUENTIAL, DIVERGING = "viridis", "RdBu_r"  # RdBu_r is white at zero, which readers take for rest
 LONGEST_TEXT = 300  # characters of a label
 LONGEST_NAME = 40  # characters of a member's name in a legend
+MOST_LINES = 8  # receivers that are drawn as lines, and members in a legend
 LARGEST = 5.2, 4.9  # inches, width and height, of an image or of a line plot's axes
 WIDEST = 10.0  # images with a larger aspect ratio are stretched
 LETTERS = 12  # of a heading, per inch
@@ -199,16 +200,20 @@ def diagnostics_figure(view: FileView) -> Figure:
     names = [name for name in view.diagnostics if name not in ("time", "step")]
     if not names or len(view.diagnostics["time"]) == 0:
         raise RequestProblem(f"{view.path} holds no diagnostics: add a [diagnostics] table to the input and run it.")
+    series = {name: np.asarray(view.diagnostics[name], np.float64) for name in names}
+    members = next((_members(view, values.shape[1]) for values in series.values() if values.ndim > 1), [])
+    beside = 1.8 if 0 < len(members) <= MOST_LINES else 0.0  # inches for the legend
     columns = 1 if len(names) <= 3 else 2
     rows = -(-len(names) // columns)
-    figure = Figure(figsize=(6.6 if columns == 1 else 9.6, 0.9 + 1.9 * rows), layout="constrained")
+    figure = Figure(figsize=((6.6 if columns == 1 else 9.6) + beside, 0.9 + 1.9 * rows), layout="constrained")
     FigureCanvasAgg(figure)
     grid = figure.subplots(rows, columns, sharex=True, squeeze=False).T.ravel()
     head(grid[0], as_text(textwrap.shorten(view.title, 70, placeholder=" ...")))
     time = view.diagnostics["time"]
-    for axes, name in zip(grid, names, strict=False):
-        values = np.asarray(view.diagnostics[name], np.float64)
-        _series(axes, time, values, name, _members(view, values.shape[1]) if values.ndim > 1 else ())
+    for axes, (name, values) in zip(grid, series.items(), strict=False):
+        _series(axes, time, values, name, members)
+    if beside:
+        figure.legend(grid[0].lines[: len(members)], members, loc="outside right upper", fontsize=8)
     for axes in grid[len(names) :]:
         axes.remove()
     for column in range(columns):
@@ -217,7 +222,6 @@ def diagnostics_figure(view: FileView) -> Figure:
     return figure
 
 
-MOST_LINES = 8  # receivers that are drawn as lines
 CLIPPED = 99.0  # percent of the samples of many receivers within the ends of the colour scale
 
 
@@ -273,7 +277,7 @@ def varying_axis(places: Mapping[str, NDArray[np.float64]]) -> tuple[str, NDArra
 
 def _members(view: FileView, count: int) -> list[str]:
     """Return the names of the members of an ensemble for a legend, with their values if a few members have short ones."""
-    names = [member_text(view, member) for member in range(count)] if count <= 4 else []
+    names = [member_text(view, member) for member in range(count)] if count <= MOST_LINES else []
     fit = names and max(map(len, names)) <= LONGEST_NAME
     return names if fit else [f"member = {member}" for member in range(count)]
 
@@ -301,8 +305,6 @@ def _series(
     for number, (line, member) in enumerate(zip(np.atleast_2d(values.T), members or [""], strict=True)):
         color = colormaps["viridis"](0.9 * number / max(1, len(members) - 1)) if members else LINE
         axes.plot(time, line, color=color, marker=marker, markersize=4, label=member)
-    if 0 < len(members) <= 8:
-        axes.legend(fontsize=8, loc="best")
     if low == high:
         axes.set_ylim(low - (0.01 * abs(low) or 1), high + (0.01 * abs(high) or 1))
     if len(time) > 1:
