@@ -1,8 +1,7 @@
 """The C++ text of expressions of fields that native code evaluates by rows, for diagnostics.
 
-A tree of this kind reads each field in its own cell only. Its program is compiled apart from that
-of the steps. The driver calls its functions: for the rows that a level has just computed, or for all rows of a state
-(value_rows.hpp).
+A tree of this kind reads each field in its own cell only. Its program is compiled apart from that of the steps. The driver
+calls its functions: for the rows that a level has just computed, or for all rows of a state (value_rows.hpp).
 """
 
 from __future__ import annotations

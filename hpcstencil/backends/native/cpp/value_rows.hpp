@@ -36,10 +36,14 @@ struct FlushedToZero {
     FlushedToZero() { __builtin_ia32_ldmxcsr(before | 0x8040); }
     ~FlushedToZero() { __builtin_ia32_ldmxcsr(before); }
 #elif defined(__aarch64__)
-    const uint64_t before = __builtin_aarch64_get_fpcr64();
+    uint64_t before;
 
-    FlushedToZero() { __builtin_aarch64_set_fpcr64(before | 1 << 24); }
-    ~FlushedToZero() { __builtin_aarch64_set_fpcr64(before); }
+    FlushedToZero() {
+        asm volatile("mrs %0, fpcr" : "=r"(before));
+        set(before | 1 << 24);
+    }
+    ~FlushedToZero() { set(before); }
+    static void set(uint64_t mode) { asm volatile("msr fpcr, %0" : : "r"(mode)); }
 #endif
 };
 
