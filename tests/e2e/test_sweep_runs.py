@@ -199,7 +199,7 @@ def test_several_ranks_run_a_member_together_and_speak_once(folder):
         wrong = sweep(*arguments, folder=folder, processes=2, status=status)
         assert wrong.stderr.count("hpcstencil:") == 1, wrong.stderr
     failed = sweep("run", "runs", "--index", 4, "--quiet", folder=folder, processes=2, status=3)
-    assert failed.stderr.count("not finite") == 1
+    assert failed.stderr.count("is not finite in") == 1
 
 
 def test_all_members_run_here_and_the_worst_status_counts(folder):
