@@ -78,7 +78,7 @@ def test_native_code_reduces_fields_as_numpy_does(shape, precision, kind, monkey
     simulation = simulation_of(problem, kernel="native")
     native, array = simulation.diagnosed.reducer, simulation.put({"u": block})["u"]
     calls = uncounted(monkeypatch, native)
-    by_numpy = ByNumpy(native.devices, bits_per_part(block.size))
+    by_numpy = ByNumpy(native.device_grid.devices, bits_per_part(block.size))
     expected = reduced(by_numpy, array)
     assert expected[2] == math.fsum(block.ravel().tolist())
     assert reduced(native, array) == expected and calls

@@ -19,9 +19,8 @@ from hpcstencil.backends.native.cost_model import (
     reach_of_steps,
     steps_between_exchanges,
 )
-from hpcstencil.backends.native.passes import AXIS_OF
 from hpcstencil.backends.native.program import Program, program
-from hpcstencil.backends.native.value_program import ValueProgram, ValueTree, evaluable
+from hpcstencil.backends.native.value_program import ValueProgram, ValueTree
 from hpcstencil.numerics.grid import AXES
 from hpcstencil.numerics.topology import Topology
 from hpcstencil.problem.decomposition import Costs, Plan, most_steps
@@ -63,19 +62,6 @@ class NativeBackend:
         return ""
 
 
-def value_program(program: Program, problem: Problem, trees: Sequence[Node]) -> ValueProgram:
-    """Return the program that evaluates those of the ``trees`` that are `evaluable`, except plain fields."""
-    evaluated = [tree for tree in trees if not isinstance(tree, Field) and evaluable(tree, program.fields)]
-    config = problem.config
-    return ValueProgram(
-        tuple(dict.fromkeys(evaluated)),
-        program.fields,
-        program.parameters,
-        AXIS_OF[config.grid.ndim],
-        config.numerics.precision,
-    )
-
-
 def check_room(program: Program, problem: Problem, topology: Topology) -> None:
     """Raise Unsupported if a section of a step reads further beyond a block than the narrowest block is wide.
 
@@ -102,7 +88,8 @@ class LoweredToNative:
 
     def begin(self) -> None:
         begun(self.program.text, self.program.driver)
-        value_program(self.program, self.problem, self.problem.reduced()).begin()
+        for trees in (self.problem.reduced(), self.problem.measured.values()):
+            ValueProgram.of(self.program, self.problem, trees).begin()
 
     def lack(self, device: jax.Device, topology: Topology) -> str:
         """Compile the program and return the compiler's error message, or "" if it compiles; see `backend.Lowered`.
@@ -225,16 +212,13 @@ class LoweredToNative:
 
         def reductions(needs: Needs, trees: Sequence[Node]) -> Reductions:
             """Return the reductions of ``trees``, whose extrema and sums native code finds. Collective."""
-            made, values = value_program(self.program, problem, trees), dict[Node, ValueTree]()
-            if made.trees and not members and not adaptive:
+            made, values = ValueProgram.of(self.program, problem, trees), dict[Node, ValueTree]()
+            if made.trees:
                 with suppress(Unsupported):
                     values = made.loaded()
                 if communicator.any(not values):
                     values = {}
-            reducer = ByNative(
-                device_grid.devices, problem.config.grid, code.library, self.program.fields, trees, one_call, records, made,
-                values,
-            )  # fmt: skip
+            reducer = ByNative(device_grid, code.library, self.program.fields, trees, one_call, records, made, values)
             return array.reductions(needs, trees, reducer)
 
         def by_messages() -> Advance:

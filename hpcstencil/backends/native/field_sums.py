@@ -20,10 +20,9 @@ import numpy as np
 from hpcstencil.backends.native.field_records import NativeRecords, expected_exponent, recordable
 from hpcstencil.backends.native.value_program import ValueProgram, ValueTree
 from hpcstencil.backends.xla.reductions import exact_sum
-from hpcstencil.distributed.device_blocks import Devices
+from hpcstencil.distributed.device_grid import DeviceGrid
 from hpcstencil.distributed.halo import Fields
 from hpcstencil.distributed.windows import Parameters
-from hpcstencil.numerics.grid import Grid
 from hpcstencil.runtime.threads import by_threads
 from hpcstencil.symbolic.expressions import Field, Node
 
@@ -54,8 +53,8 @@ class ByNative:
 
     Attributes
     ----------
-    grid
-        The grid whose coordinates the expressions read.
+    device_grid
+        The device grid on which the fields live.
     library, fields
         The compiled program that takes the steps, and the names of its fields.
     trees
@@ -68,8 +67,7 @@ class ByNative:
         The trees that ``value_program`` evaluates, as loaded.
     """
 
-    devices: Devices
-    grid: Grid
+    device_grid: DeviceGrid
     library: ctypes.CDLL
     fields: Sequence[str]
     trees: Sequence[Node]
@@ -107,24 +105,25 @@ class ByNative:
     def extremes(
         self, tree: Node, fields: Fields, parameters: Parameters, time: float | np.ndarray
     ) -> tuple[float, float, int]:
-        if isinstance(tree, Field) and (stored := self._stored(tree.name, fields[tree.name])):
-            self.found[tree] = stored
-            return self.end(tree)
-        self.begin(tree)
-        if isinstance(tree, Field):
-            for block in self.devices.owned(fields[tree.name]):
-                self.add(tree, block)
-        else:
+        if not isinstance(tree, Field):
+            self.begin(tree)
             self._add_values(tree, fields, parameters, float(time))
+        elif stored := self._stored(tree.name, fields[tree.name]):
+            self.found[tree] = stored
+        else:
+            self.begin(tree)
+            for block in self.device_grid.devices.owned(fields[tree.name]):
+                self.add(tree, block)
         return self.end(tree)
 
     def _add_values(self, tree: Node, fields: Fields, parameters: Parameters, time: float) -> None:
         """Evaluate a tree of ``values`` in the cells of this process, and add its values."""
-        topology, numbers = self.devices.topology, self.value_program.numbers(parameters)
-        read = [self.devices.owned(fields[self.fields[n]]) for n in self.value_program.read(tree)]
-        for device in range(len(self.devices.devices)):
+        grid, topology, devices = self.device_grid.grid, self.device_grid.topology, self.device_grid.devices
+        numbers = self.value_program.numbers(parameters)
+        read = [devices.owned(fields[self.fields[n]]) for n in self.value_program.read(tree)]
+        for device in range(len(devices.devices)):
             block = topology.device_block(device)
-            places = [self.grid.centres(axis, *cells, topology.periodic[axis]) for axis, cells in enumerate(block)]
+            places = [grid.centres(axis, *cells, topology.periodic[axis]) for axis, cells in enumerate(block)]
             if all(place.size for place in places):
                 arrays = [each[device] for each in read]
                 by_threads(partial(self._add_block, tree, numbers, time, places[1:]), places[0], *arrays)
@@ -159,7 +158,7 @@ class ByNative:
         )
 
     def parts(self, tree: Node, fields: Fields, exponent: int) -> np.ndarray:
-        return self.kept(tree)
+        return np.array(self.found[tree].limb, np.int64)
 
     @property
     def of_values(self) -> ByNative:
@@ -183,9 +182,6 @@ class ByNative:
         if not found.broken:
             self.expected[tree] = expected_exponent(found.high, found.low)
         return found.high, found.low, found.broken
-
-    def kept(self, tree: Node) -> np.ndarray:
-        return np.array(self.found[tree].limb, np.int64)
 
     def total(self, parts: np.ndarray, exponent: int) -> float:
         return exact_sum(parts[::-1], self.top_bit, LIMB_BITS)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -17,15 +17,23 @@ import numpy as np
 
 from hpcstencil.backends.native.compiler import begun
 from hpcstencil.backends.native.expression_writer import HERE, Numbers, Offset, Writer
+from hpcstencil.backends.native.passes import AXIS_OF
+from hpcstencil.backends.native.program import Program
+from hpcstencil.problem.problem import Problem
 from hpcstencil.symbolic.expressions import Constant, Coordinate, Field, Node, Parameter, Pointwise, Time, walk
 from hpcstencil.symbolic.stencil_reach import Discretization
 
 MOST_FIELDS = 16  # of a tree, as in value_rows.hpp
 
 
+def fields_read(tree: Node) -> set[str]:
+    """Return the names of the fields that a tree reads."""
+    return {part.name for part in walk(tree) if isinstance(part, Field)}
+
+
 def evaluable(tree: Node, fields: Sequence[str]) -> bool:
     """Return whether native code evaluates a tree by rows. ``fields`` are those of the program that takes the steps."""
-    read = {part.name for part in walk(tree) if isinstance(part, Field)}
+    read = fields_read(tree)
     plain = tree.kinds <= {Field, Constant, Parameter, Coordinate, Time, Pointwise}
     return plain and read <= set(fields) and len(read) <= MOST_FIELDS
 
@@ -50,11 +58,31 @@ class ValueProgram:
     axis_of: tuple[int, ...]
     precision: str
 
+    @classmethod
+    def of(cls, program: Program, problem: Problem, trees: Iterable[Node]) -> ValueProgram:
+        """Return the program that evaluates those of the ``trees`` that are `evaluable`, except plain fields.
+
+        It evaluates none in an ensemble or with steps from a tolerance.
+        """
+        config = problem.config
+        alone = not problem.members and config.time.tolerance is None
+        evaluated = [
+            tree for tree in trees if alone and not isinstance(tree, Field) and evaluable(tree, program.fields)
+        ]
+        return cls(
+            tuple(dict.fromkeys(evaluated)),
+            program.fields,
+            tuple(program.parameters),
+            AXIS_OF[config.grid.ndim],
+            config.numerics.precision,
+        )
+
     @cached_property
     def text(self) -> str:
         """The C++ text."""
         return "\n".join([
             f"typedef {'float' if self.precision == 'float32' else 'double'} real;",
+            "#include <math.h>",
             '#include "program.hpp"',
             '#include "vector.hpp"',
             *(self._function(n, tree) for n, tree in enumerate(self.trees)), "",
@@ -62,13 +90,11 @@ class ValueProgram:
 
     def read(self, tree: Node) -> list[int]:
         """Return the numbers of the fields that a tree reads."""
-        names = {part.name for part in walk(tree) if isinstance(part, Field)}
-        return [n for n, name in enumerate(self.fields) if name in names]
+        return [self.fields.index(name) for name in sorted(fields_read(tree))]
 
     def _function(self, number: int, tree: Node) -> str:
-        code = ValueCells(
-            Numbers(self.parameters), Discretization(2, ()), self.axis_of, [self.fields[n] for n in self.read(tree)]
-        )
+        no_stencils, fields = Discretization(2, ()), [self.fields[n] for n in self.read(tree)]
+        code = ValueCells(Numbers(self.parameters), no_stencils, self.axis_of, fields)
         result = code.value(tree)
         return "\n".join([
             f'extern "C" void row{number}(const double* p, double time, const double* const* coordinates, '
@@ -116,9 +142,7 @@ class ValueCells(Writer):
         return name
 
     def literal(self, value: float) -> str:
-        text = (
-            value.hex() if math.isfinite(value) else {math.inf: "", -math.inf: "-"}.get(value, "0*") + "__builtin_inf()"
-        )
+        text = value.hex() if math.isfinite(value) else {math.inf: "INFINITY", -math.inf: "-INFINITY"}.get(value, "NAN")
         return self.once(("number", text), HERE, lambda: self.hoisted(f"splat<W>(real({text}))"))
 
     def leaf(self, tree: Node, at: Offset) -> str | None:

@@ -302,7 +302,7 @@ class TreeReducer(Protocol):
 
     @property
     def of_values(self) -> ValueReducer | None:
-        """What reduces the values of other trees, whose sums `total` reads; None if compiled code does."""
+        """What reduces the values of other trees; None if compiled code does."""
 
     def expect(self, wanted: bool) -> None:
         """Announce that the fields are about to change, and whether reductions of their new values are ``wanted``."""
@@ -338,10 +338,7 @@ class ValueReducer(Protocol):
         """Add an array of values."""
 
     def end(self, tree: Node) -> tuple[float, float, int]:
-        """Return the extremes of all values since `begin`, as `TreeReducer.extremes`, and keep their sum."""
-
-    def kept(self, tree: Node) -> np.ndarray:
-        """Return the parts of the sum that is kept, as `TreeReducer.parts`."""
+        """Return the extremes of all values since `begin`, as `TreeReducer.extremes`; `TreeReducer.parts` returns their sum."""
 
 
 class TreeRecords(Protocol):
@@ -518,8 +515,8 @@ class Reductions:
         if not self.trees:
             return np.empty(0)
         exponents = dict(zip(self.trees, _exponents(largest), strict=True))
-        parts = {tree: self.reducer.parts(tree, fields, int(exponents[tree])) for tree in self.reduced}
-        parts |= {tree: self.of_values.kept(tree) for tree in self.valued} if self.of_values else {}
+        apart = (*self.reduced, *self.valued)
+        parts = {tree: self.reducer.parts(tree, fields, int(exponents[tree])) for tree in apart}
         if self.compiled:
             scales = np.ldexp(1.0, -np.array([exponents[tree] for tree in self.compiled]))
             found = self.device_grid.first(self.run_sums(fields, parameters, time, scales))

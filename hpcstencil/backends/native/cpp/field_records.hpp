@@ -56,8 +56,8 @@ static Source source_of(const Pass& pass, int f, int later, const int* output_of
     return {Source::NOWHERE, 0};
 }
 
-// Whether a level that makes some fields is the one that evaluates a tree: it has all that the tree reads, and makes one
-// of these fields. For a tree that reads none that changes, it makes the first that does.
+// Whether a level that makes some fields is the one that evaluates a tree: it has all that the tree reads, and makes
+// one of these fields. For a tree that reads none that changes, it makes the first that does.
 static bool can_evaluate(const ValueTree& tree, const Pass& pass, int later, const int* output_of) {
     bool made = false, constant = true;
     for (int n = 0; n < tree.fields; n++) {
@@ -165,26 +165,17 @@ struct LevelSums {
     template <class Read>
     static void add_tree(Entry& each, const Call& call, const Pass& pass, long i, const Rows* out, Read read,
                          const long from[AXES], const long end[AXES]) {
-        const ValueTree& tree = *each.tree;
-        ValueRows values(each.cells, tree);
+        ValueRows values{each.cells, *each.tree, call.parameters, each.time, call.coordinates};
         for (long n = max(i, from[0]); n < min(i + pass.at_once, end[0]); n++) {
             const long plane = home(call, n), pitch = call.capacity[2];
-            Rows rows[MOST_VALUE_FIELDS];
-            for (int k = 0; k < tree.fields; k++) {
+            Rows in[MOST_VALUE_FIELDS];
+            for (int k = 0; k < each.tree->fields; k++) {
                 const Source& source = each.source[k];
-                rows[k] = source.kind == Source::OUTPUT  ? out[source.number + (n - i) * pass.outputs]
-                          : source.kind == Source::INPUT ? read(source.number, n)
-                                                         : Rows{(real*)call.fields[source.number]
-                                                                    + plane * call.capacity[1] * pitch, pitch};
+                if (source.kind == Source::OUTPUT) in[k] = out[source.number + (n - i) * pass.outputs];
+                else if (source.kind == Source::INPUT) in[k] = read(source.number, n);
+                else in[k] = {(real*)call.fields[source.number] + plane * call.capacity[1] * pitch, pitch};
             }
-            for (long j = from[1]; j < end[1]; j++) {
-                RowOfFields row;
-                row.parameters = call.parameters, row.time = each.time;
-                row.coordinates[0] = call.coordinates[0] + plane, row.coordinates[1] = call.coordinates[1] + j;
-                row.coordinates[2] = call.coordinates[2] + from[2];
-                for (int k = 0; k < tree.fields; k++) row.in[k] = rows[k].p + j * rows[k].pitch + from[2];
-                values.add(row, end[2] - from[2]);
-            }
+            values.add_plane(plane, from[1], end[1], from[2], end[2], in);
         }
     }
 

@@ -53,9 +53,9 @@ struct CellSums {
     typedef word words __attribute__((vector_size(VECTOR)));
 
     long exponent = 0, held = 0, broken = 0;
-    int units = FEW_UNITS;                // of the next row; of the sums that are held
-    double shift[FEW_UNITS + 1] = {};     // of each unit
-    word limit = 0, least[FEW_UNITS + 2] = {};  // least: values from there on need no more than these units
+    int units = FEW_UNITS;  // with which rows are added
+    double shift[FEW_UNITS + 1] = {};
+    word limit = 0, least[FEW_UNITS + 1] = {};  // values from least[n] on need units 0 .. n only
     bool quick = false;
     vec most = vec{} - real(__builtin_inf()), fewest = vec{} + real(__builtin_inf());
     integers sum[FEW_UNITS + 1] = {};
@@ -66,7 +66,7 @@ struct CellSums {
         exponent = wanted.exponent;
         for (int n = 0; n <= FEW_UNITS; n++) {
             shift[n] = shift_of(n);
-            least[n + 1] = bits_of_power(max(exponent - (n + 1) * UNITS, 1 - QUICKEST) + MANTISSA);
+            least[n] = bits_of_power(max(exponent - (n + 1) * UNITS, 1 - QUICKEST) + MANTISSA);
         }
         limit = bits_of_power(exponent);
         quick = exponent > -QUICKEST && exponent < QUICKEST;
@@ -91,7 +91,7 @@ struct CellSums {
             smallest = before < smallest ? before : smallest, largest = size > largest ? size : largest;
             add_units(here, N, shift, made);
         }
-        if (whole && all_fit(smallest, largest, least[N], limit)) {
+        if (whole && all_fit(smallest, largest, least[N - 1])) {
             for (int k = 0; k < N; k++) sum[k] += made[k];
             held += whole;
             if (held > 1024) flush();
@@ -135,8 +135,8 @@ struct CellSums {
         for (long k = 0; k < needed; k++) add_exactly(made[k], n, k, shifts[k]);
     }
 
-    static bool all_fit(words smallest, words largest, word least, word limit) {
-        auto wrong = (smallest < words{} + (least - 1)) | (largest >= words{} + limit);
+    bool all_fit(words smallest, words largest, word from) const {
+        auto wrong = (smallest < words{} + (from - 1)) | (largest >= words{} + limit);
         return !any_of((integers)wrong);
     }
 

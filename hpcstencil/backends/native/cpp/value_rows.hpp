@@ -5,27 +5,14 @@
 
 constexpr int MOST_VALUE_FIELDS = 16;
 
-// Stores n values, a multiple of LANES, at a ``time``. ``coordinates`` are, per axis, those of the first cell, and along the
-// last axis those of the whole row. ``in`` are the first cells of the fields that the expression reads.
+// Stores n values, a multiple of LANES. ``coordinates`` are those of the first cell per axis, and along the last axis
+// those of the whole row. ``in`` are the first cells of the fields that the expression reads.
 typedef void ValueRow(const double* parameters, double time, const double* const* coordinates, const real* const* in,
                       real* to, long n);
 
 struct ValueTree {
     ValueRow* row;
     int64_t fields, field[MOST_VALUE_FIELDS];
-};
-
-// The cells of a row: what an expression reads there. Of ``in``, those of its fields are set.
-struct RowOfFields {
-    const double* parameters;
-    double time;
-    const double* coordinates[AXES];
-    const real* in[MOST_VALUE_FIELDS];
-
-    void advance(const ValueTree& tree, long cells) {
-        coordinates[2] += cells;
-        for (int f = 0; f < tree.fields; f++) in[f] += cells;
-    }
 };
 
 // While it lives, this thread takes numbers below the least normal one as 0, as the threads of XLA do that take steps.
@@ -47,30 +34,55 @@ struct FlushedToZero {
 #endif
 };
 
-// Adds values of an expression to sums, those of several short rows together.
+// Adds values of an expression to sums, those of several short rows together. ``coordinates`` are those of the block's
+// cells per axis.
 struct ValueRows {
     static constexpr long MOST = 1024;
     CellSums& sums;
     const ValueTree& tree;
-    const FlushedToZero flushed;
+    const double* parameters;
+    double time;
+    const double* const* coordinates;
+    const FlushedToZero flushed = {};
     real made[MOST];
     long held = 0;
 
-    ValueRows(CellSums& sums, const ValueTree& tree) : sums(sums), tree(tree) {}
     ~ValueRows() { flush(); }
 
-    // Adds n cells of a row, which it changes.
-    void add(RowOfFields& row, long n) {
-        for (long some; n > 0; n -= some, held += some) {
-            if (held + LANES > MOST) flush();
-            some = round_down(min(n, MOST - held), LANES);
-            if (some) compute(row, some), row.advance(tree, some);
-            else compute_last(row, some = n);
+    // Adds cells x0 .. x1 - 1 of rows j0 .. j1 - 1 in plane i of the block. ``in`` is this plane of each field that the
+    // expression reads.
+    void add_plane(long i, long j0, long j1, long x0, long x1, const Rows* in) {
+        for (long j = j0; j < j1; j++) {
+            Row row;
+            row.coordinates[0] = coordinates[0] + i, row.coordinates[1] = coordinates[1] + j;
+            row.coordinates[2] = coordinates[2] + x0;
+            for (int f = 0; f < tree.fields; f++) row.in[f] = in[f].p + j * in[f].pitch + x0;
+            add(row, x1 - x0);
         }
     }
 
+    // What the expression reads, from a cell of a row on. Of ``in``, those of its fields are set.
+    struct Row {
+        const double* coordinates[AXES];
+        const real* in[MOST_VALUE_FIELDS];
+    };
+
+    void add(Row& row, long n) {
+        for (long some; n > 0; n -= some, held += some) {
+            if (held + LANES > MOST) flush();
+            some = round_down(min(n, MOST - held), LANES);
+            if (some) compute(row, some), advance(row, some);
+            else compute_last(row, some = n);
+        }
+    }
+    void advance(Row& row, long cells) const {
+        row.coordinates[2] += cells;
+        for (int f = 0; f < tree.fields; f++) row.in[f] += cells;
+    }
+    void compute(const Row& row, long n) { tree.row(parameters, time, row.coordinates, row.in, made + held, n); }
+
     // Fewer cells than a vector has are computed in one too, whose functions round differently.
-    void compute_last(RowOfFields& row, long n) {
+    void compute_last(Row& row, long n) {
         real rest[MOST_VALUE_FIELDS][LANES];
         double places[LANES];
         for (long l = 0; l < LANES; l++) places[l] = row.coordinates[2][min(l, n - 1)];
@@ -81,9 +93,7 @@ struct ValueRows {
         }
         compute(row, LANES);
     }
-    void compute(const RowOfFields& row, long n) {
-        tree.row(row.parameters, row.time, row.coordinates, row.in, made + held, n);
-    }
+
     void flush() {
         sums.add_row(made, held);
         held = 0;
@@ -97,17 +107,14 @@ extern "C" void sum_values(FieldSum* sum, const ValueTree* tree, const double* p
                            const int64_t* pitch) {
     CellSums* cells = new CellSums();
     cells->begin(*sum);
-    ValueRows* values = new ValueRows(*cells, *tree);
-    for (long i = 0; i < count[0]; i++)
-        for (long j = 0; j < count[1]; j++) {
-            RowOfFields row;
-            row.parameters = parameters, row.time = time;
-            row.coordinates[0] = coordinates[0] + i, row.coordinates[1] = coordinates[1] + j;
-            row.coordinates[2] = coordinates[2];
-            for (int f = 0; f < tree->fields; f++) row.in[f] = fields[f] + i * pitch[0] + j * pitch[1];
-            values->add(row, count[2]);
+    {
+        ValueRows values{*cells, *tree, parameters, time, coordinates};
+        for (long i = 0; i < count[0]; i++) {
+            Rows in[MOST_VALUE_FIELDS];
+            for (int f = 0; f < tree->fields; f++) in[f] = {(real*)fields[f] + i * pitch[0], pitch[1]};
+            values.add_plane(i, 0, count[1], 0, count[2], in);
         }
-    delete values;
+    }
     cells->add_to(*sum);
     delete cells;
 }
