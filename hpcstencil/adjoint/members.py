@@ -6,13 +6,10 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from hpcstencil.adjoint.problem import Adjoint, Unknown, adjoint_of
-from hpcstencil.adjoint.run_steps import steps_of
 from hpcstencil.config.paths import objective_files
 from hpcstencil.io.array_file import ArrayInMemory, ArrayOfMember
 from hpcstencil.problem.problem import Problem
 from hpcstencil.symbolic.expressions import Parameter, walk
-from hpcstencil.validation.errors import InputError
-from hpcstencil.validation.messages import listing
 
 Held = Mapping[str, ArrayInMemory | ArrayOfMember]
 
@@ -28,21 +25,11 @@ def of_member(first: Adjoint, member: Problem, expressed: Iterable[str]) -> Adjo
     ``expressed`` are as in `adjoint_of`. The trees are those of the first, except where they follow from the initial
     expressions. Raises the errors of `adjoint_of`.
     """
-    refuse_own_steps(first, member)
     names = set(expressed)
     same = all(member.initial.get(name) == first.forward.initial.get(name) for name in names)
     if same or all(one.kind in ("initial", "series") for one in first.unknowns):
         return replace(first, forward=member, problem=replace(first.problem, parameters=member.parameters))
     return adjoint_of(member, names)
-
-
-def refuse_own_steps(first: Adjoint, member: Problem) -> None:
-    """Raise InputError if the steps of a member are not those of the ``first`` one, and time series are among the unknowns."""
-    if first.hats and steps_of(member) != steps_of(first.forward):
-        raise InputError(
-            f"time.{member.config.time.given}: the gradient with respect to {listing(first.hats)} is not available yet if each "
-            "member takes steps of its own; write time.dt"
-        )
 
 
 def differing(problem: Problem, unknowns: Iterable[Unknown], assigned: Mapping[str, bool]) -> frozenset[str]:

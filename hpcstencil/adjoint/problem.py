@@ -13,17 +13,17 @@ backend computes a reverse step as it computes a step of an equation.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from hpcstencil.adjoint.differentiate import Sum, tangent, transposed
 from hpcstencil.adjoint.hat_functions import HatFunctions
 from hpcstencil.adjoint.operands import Faces, Operands
-from hpcstencil.adjoint.run_steps import refuse_following, steps_of
 from hpcstencil.adjoint.stages import (
     SUMS,
     TwoStepPart,
+    by_stage,
     cotangent,
     one_by_one,
     reversed_steps,
@@ -119,7 +119,9 @@ class Adjoint:
     reductions, slopes
         The reductions of the objective, and its derivatives with respect to each of them, as trees of all.
     direct
-        The derivatives of the objective with respect to parameters outside reductions, by name.
+        The derivatives of the objective with respect to numbers outside reductions, by name.
+    direct_series
+        Those with respect to the values of time series, by key.
     forward
         The problem itself.
     sample_slope
@@ -144,6 +146,7 @@ class Adjoint:
     group_parts: Mapping[int, Mapping[str, Node]] = field(default_factory=dict)
     two_step_parts: Mapping[TwoStepPart, Mapping[str, Node]] = field(default_factory=dict)
     hats: Mapping[str, HatFunctions] = field(default_factory=dict)
+    direct_series: Mapping[str, Node] = field(default_factory=dict)
     layered: tuple[str, ...] = ()
 
     @cached_property
@@ -157,12 +160,10 @@ class Adjoint:
     @cached_property
     def read(self) -> set[Node]:
         """The nodes on whose values a reverse step depends, boundary conditions included."""
-        parts = {part for tree in self.reverse_rhs.values() for part in walk(tree)}
         of_two_steps = (trees for part, trees in self.two_step_parts.items() if part != TwoStepPart.STEP)
         of_parts = (*self.group_parts.values(), *of_two_steps)
-        parts |= {part for trees in of_parts for tree in trees.values() for part in walk(tree)}
-        values = [v for (operand, _, _), face in self.problem.faces.items() if operand in parts for v in face.values]
-        return parts | {part for value in values for part in walk(value)}
+        trees = [tree for each in (self.reverse_rhs, *of_parts) for tree in each.values()]
+        return set[Node]().union(*(parts_of(tree, self.problem.faces) for tree in trees))
 
     @cached_property
     def injected(self) -> str:
@@ -179,6 +180,11 @@ class Adjoint:
         """
         added = self.forward.adds_every is not None and not self.injected
         return added or any(isinstance(part, Field) and part.name in self.forward.trees for part in self.read)
+
+    @cached_property
+    def stage_of(self) -> dict[str, int]:
+        """The fields of `HatFunctions`, each with the number of its stage value."""
+        return {name: j for hats in self.hats.values() for name, j in hats.fields.items()}
 
     @property
     def follows_time(self) -> bool:
@@ -222,7 +228,9 @@ class Adjoint:
         by_part = bool(self.group_parts) and not apart
         groups = {name: forward.groups.get(name, 0) for name in states}
         for name in self.reverse_rhs:
-            if apart:
+            if name in self.stage_of:
+                groups[name] = by_stage(self.stage_of[name])
+            elif apart:
                 groups[name] = cotangent(next(iter(self.movers[name]), 0))
             elif name.startswith(GRADIENT):
                 groups[name] = sums(method)
@@ -230,7 +238,8 @@ class Adjoint:
                 groups[name] = cotangent(forward.groups.get(name.removeprefix(ADJOINT), 0))
         found = self.group_parts if by_part else {}
         moved_by = {group: {groups[name] for name in part} for group, part in found.items()} if by_part else None
-        reverse, part_of = reversed_steps(method, self.groups, steps, bool(states), apart, moved_by)
+        timed = {*self.stage_of.values()}
+        reverse, part_of = reversed_steps(method, self.groups, steps, bool(states), apart, moved_by, timed)
         parts = {
             group: {name: found[group].get(name, ZERO) for name in self.reverse_rhs if groups[name] in moving}
             for group, moving in (moved_by or {}).items()
@@ -259,8 +268,9 @@ class Adjoint:
         groups = dict.fromkeys(states, 0)
         for name in self.reverse_rhs:
             adjoint = cotangent(1 if name.endswith(MEMORY) else 0)
-            groups[name] = SUMS if name.startswith(GRADIENT) else adjoint
-        method, part_of = reversed_two_step(forward.method, bool(states))
+            in_stage = by_stage(self.stage_of[name]) if name in self.stage_of else SUMS
+            groups[name] = in_stage if name.startswith(GRADIENT) else adjoint
+        method, part_of = reversed_two_step(forward.method, bool(states), {*self.stage_of.values()})
         without_memory = [name for name in self.reverse_rhs if not name.endswith(MEMORY)]
         moved = {TwoStepPart.WHOLE: [*self.reverse_rhs], TwoStepPart.APART: without_memory}
         found = self.two_step_parts
@@ -324,15 +334,14 @@ def adjoint_of(problem: Problem, expressed: Iterable[str], verified: bool = Fals
     recorded = {name: plain[name] for name in plain if name == SAMPLES_SEED}
     operands = {name: plain[name] for name in plain if name.startswith(SEED)}
     space = problem.discretization
-    hats = {one.key: hats_of(problem, one) for one in unknowns if one.kind == "series"}
+    series = {one.key: series_of(problem, one) for one in unknowns if one.kind == "series"}
     places = operands_of(
-        problem,
-        plain.values(),
-        (*map(Field, fields), *(one.node for one in parameters), *(each.series for each in hats.values())),
+        problem, plain.values(), (*map(Field, fields), *(one.node for one in parameters), *series.values())
     )
+    hats = {one.key: hats_of(problem, one, series[one.key], rates) for one in unknowns if one.key in series}
 
     def derivatives(trees: Mapping[str, Node], seeds: Mapping[str, Node], prefix: str) -> dict[str, Node]:
-        """The derivatives of Σ seeds·trees: of fields, named with this prefix, and of parameters.
+        """The derivatives of Σ seeds·trees: of fields, named with this prefix, of parameters, and of the values of time series.
 
         In solid cells, where the trees may have no derivatives, they are 0. Only those of arrays are not, since a flux
         through the surface depends on the values on both sides.
@@ -351,7 +360,7 @@ def adjoint_of(problem: Problem, expressed: Iterable[str], verified: bool = Fals
         for one in parameters:
             found[one.field] = of_number(one.node) if one.kind == "number" else by_leaf.get(one.node, ZERO)
         for each in hats.values():
-            found |= each.spread(of_number(each.series))
+            found[each.prefix] = of_number(each.series)
         return {name: tree if tree == ZERO else beside_solids(name, tree) for name, tree in found.items()}
 
     arrays = {one.field for one in parameters if one.kind == "array"}
@@ -359,21 +368,40 @@ def adjoint_of(problem: Problem, expressed: Iterable[str], verified: bool = Fals
     def beside_solids(name: str, tree: Node) -> Node:
         return _finite_in_solid(problem, tree) if name in arrays else in_fluid(problem.mask, tree)
 
+    prefixes = {each.prefix: each for each in hats.values()}
+
+    def spread(found: Mapping[str, Node]) -> dict[str, Node]:
+        """Derivatives, those with respect to the values of time series for each stage of a step."""
+        made = {name: tree for name, tree in found.items() if name not in prefixes}
+        for prefix in prefixes.keys() & found.keys():
+            made |= prefixes[prefix].spread(found[prefix])
+        return made
+
+    def added(found: Mapping[str, Node]) -> dict[str, Node]:
+        """The sums of fields and what is added to them at t = 0. There are no fields for the values of time series."""
+        return {name: tree if name in prefixes else Field(name) + tree for name, tree in found.items() if tree != ZERO}
+
     adjoints = {name: Field(ADJOINT + name) for name in fields}
     layers = _layers(problem, rates)
-    trees = _cut(derivatives(rates, adjoints, TRANSPOSED), layers, TRANSPOSED)
-    by_group = {group: _cut(part, layers, ADJOINT) for group, part in _by_group(problem, rates, derivatives).items()}
+    trees = spread(_cut(derivatives(rates, adjoints, TRANSPOSED), layers, TRANSPOSED))
+    found_by_group = _by_group(problem, rates, derivatives)
+    by_group = {group: spread(_cut(part, layers, ADJOINT)) for group, part in found_by_group.items()}
     two_step, remembered = dict[TwoStepPart, dict[str, Node]](), dict[str, Node]()
     if problem.method.multistep:
         apart = {name: plain[OF_APART + name] for name in problem.apart}
-        two_step, remembered = _two_step(problem.method, rates, apart, derivatives)
+        parts_of_two, first = _two_step(problem.method, rates, apart, derivatives)
+        two_step, remembered = {part: spread(found) for part, found in parts_of_two.items()}, added(first)
     end, sampled = (
         derivatives(given, {name: Field(name) for name in given}, ADJOINT) for given in (operands, recorded)
     )
     end, sampled = ({name: tree for name, tree in found.items() if tree != ZERO} for found in (end, sampled))
-    _refuse_in_objective(problem, hats, [*end, *sampled])
-    start = derivatives(initial, adjoints, "") if initial else {}
-    start = {one.field: Field(one.field) + start[one.field] for one in parameters if start.get(one.field, ZERO) != ZERO}
+    start = added(
+        {
+            name: tree
+            for name, tree in (derivatives(initial, adjoints, "") if initial else {}).items()
+            if name not in fields
+        }
+    )
     _refuse_noise(start)
     for one in unknowns:  # boundary conditions give the values on walls, whatever the initial values are
         if one.kind == "initial" and walls[one.name] != ZERO:
@@ -398,10 +426,25 @@ def adjoint_of(problem: Problem, expressed: Iterable[str], verified: bool = Fals
         return tangent(tree, {leaf: ONE}, places, space)
 
     outer = {one.name: outside(objective, one.node) for one in parameters if one.kind == "number"}
+    outer_series = {key: outside(objective, node) for key, node in series.items()}
+    outer_series = {key: tree for key, tree in outer_series.items() if tree != ZERO}
     slopes = tuple(outside(objective, part) for part in reductions)
     of_sample = ZERO if misfit is None else outside(misfit.term, misfit.sample)
     layered = tuple(ADJOINT + name for name in layers)
-    return Adjoint(unknowns, adjoint, reductions, slopes, outer, problem, of_sample, by_group, two_step, hats, layered)
+    return Adjoint(
+        unknowns,
+        adjoint,
+        reductions,
+        slopes,
+        outer,
+        problem,
+        of_sample,
+        by_group,
+        two_step,
+        hats,
+        outer_series,
+        layered,
+    )
 
 
 def _finite_in_solid(problem: Problem, tree: Node) -> Node:
@@ -496,7 +539,7 @@ def _by_group(problem: Problem, rates: Mapping[str, Node], derivatives: Derivati
 def _two_step(
     method: Method, rates: Mapping[str, Node], apart: Mapping[str, Node], derivatives: Derivatives
 ) -> tuple[dict[TwoStepPart, dict[str, Node]], dict[str, Node]]:
-    """The parts of `stages.reversed_two_step`, and what adjoint.u and gradient.p are at t = 0 by the slopes remembered first.
+    """The parts of `stages.reversed_two_step`, and what the slopes remembered first add to the derivatives at t = 0.
 
     ``rates`` and ``apart`` are the right-hand sides f and g, and ``derivatives`` returns those of Σ seeds·trees.
     """
@@ -510,29 +553,31 @@ def _two_step(
         TwoStepPart.APART: derivatives(apart, adjoints, ADJOINT),
         TwoStepPart.STEP: {name: b * tree + r * Field(name + MEMORY) for name, tree in rates.items()},
     }
-    first = derivatives(rates, before, ADJOINT)
-    return parts, {name: Field(name) + tree for name, tree in first.items() if tree != ZERO}
+    return parts, derivatives(rates, before, ADJOINT)
 
 
-def hats_of(problem: Problem, one: Unknown) -> HatFunctions:
-    """The hat functions of a time series. Raises InputError if steps follow the solution."""
-    refuse_following(problem, f"the gradient with respect to {one.key} is")
+def series_of(problem: Problem, one: Unknown) -> Series:
+    """The node of an unknown that is a time series."""
     series = problem.symbols[one.name]
     assert isinstance(series, Series)
-    return HatFunctions.of(GRADIENT + one.name, series, problem.method, steps_of(problem))
+    return series
 
 
-def _refuse_in_objective(problem: Problem, hats: Mapping[str, HatFunctions], depends: Collection[str]) -> None:
-    """Raise InputError if the objective depends on a time series among the unknowns, of which it has derivatives by field in
-    ``depends``."""
-    trees = [*problem.objective.values(), *([] if problem.misfit is None else [problem.misfit.term])]
-    parts = {part for tree in trees for part in walk(tree)}
-    for key, each in hats.items():
-        if each.series in parts or set(each.fields) & set(depends):
-            raise InputError(
-                f"gradient.of: not available yet for {key}, a time series on which the objective depends, itself or by "
-                "boundary values; write an objective without it"
-            )
+def hats_of(problem: Problem, one: Unknown, series: Series, rates: Mapping[str, Node]) -> HatFunctions:
+    """The hat functions of a time series, on which some of the right-hand sides ``rates`` depend."""
+    method = problem.method
+    used = sorted({j for stage in method.stages for j, _ in stage.slopes})
+    if one_by_one(method):
+        moved = {problem.groups[name] for name, rate in rates.items() if series in parts_of(rate, problem.faces)}
+        used = [j for j in used if method.stages[j].group in moved]
+    return HatFunctions(GRADIENT + one.name, series, {j: method.nodes[j] for j in used})
+
+
+def parts_of(tree: Node, faces: Faces) -> set[Node]:
+    """The nodes of a tree, and those of the boundary values of its operands."""
+    parts = {*walk(tree)}
+    values = [value for (operand, _, _), face in faces.items() if operand in parts for value in face.values]
+    return parts | {part for value in values for part in walk(value)}
 
 
 def unknowns_of(problem: Problem) -> tuple[Unknown, ...]:

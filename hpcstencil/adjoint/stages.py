@@ -11,6 +11,9 @@ them, takes the stages of u except the last one, and then those of ȳ from the l
 evaluated, a stage puts u back to y_j. u ends as it began. A backend takes these stages like those of any step, so values
 between them need not be stored, and the halos are exchanged once.
 
+With the value of a time series at a stage, p gets the term of j alone. It is a field for each j, which no value before the step
+goes into.
+
 In a partitioned method such as leapfrog, the slopes at y_j move the fields of one group g, so that k̄_j is 0 for all others.
 Then the reverse of that stage evaluates the part of (∂f/∂u)ᵀ k̄_j that comes from the fields of this group, at ȳ_(j+1) itself:
   ȳ_j = Σ_(i > j) a_ij ȳ_i + dt b_(j+1)j (∂f_g/∂u)ᵀ(y_j) ȳ_(j+1).
@@ -28,6 +31,7 @@ from hpcstencil.numerics.integrators import LaterNode, Method, Stage, Terms
 
 NOTHING = -1  # instead of the number of a result: a ȳ that is 0
 SUMS = -1  # the group of the gradients of parameters, if it is a group of its own
+BY_STAGE = -1000  # that of `by_stage` (0), below all others
 
 
 def cotangent(group: int) -> int:
@@ -38,6 +42,11 @@ def cotangent(group: int) -> int:
 def sums(method: Method) -> int:
     """The group of the gradients of parameters, which add up. In a method of one stage ȳ adds up too."""
     return cotangent(0) if len(method.stages) == 1 else SUMS
+
+
+def by_stage(j: int) -> int:
+    """The group of the derivatives with respect to the values of time series at y_j."""
+    return BY_STAGE - j
 
 
 def separate(method: Method) -> bool:
@@ -67,20 +76,23 @@ class TwoStepPart(Enum):
     STEP = "the step of u itself"
 
 
-def reversed_two_step(method: Method, with_states: bool) -> tuple[Method, dict[int, TwoStepPart]]:
+def reversed_two_step(
+    method: Method, with_states: bool, timed: Collection[int] = ()
+) -> tuple[Method, dict[int, TwoStepPart]]:
     """The method whose step reverses a step of a two-step ``method``, and the part that it evaluates at each stage value.
 
     With the slopes m from the beginning of the step before, a step is
       y = u + dt (b f(u) + r m),   m_new = f(u),   u_new = y, or with a part g that is treated apart y + dt g(y).
     By the chain rule, ȳ = ū_new + dt (∂g/∂u)ᵀ(y) ū_new, then
       k̄ = dt b ȳ + m̄_new,   ū = ȳ + (∂f/∂u)ᵀ(u) k̄,   m̄ = dt r ȳ.
-    The groups are those of `reversed_steps`: 0 for u, `cotangent` (0) for ū, `cotangent` (1) for m̄, and SUMS.
+    The groups are those of `reversed_steps`: 0 for u, `cotangent` (0) for ū, `cotangent` (1) for m̄, SUMS, and `by_stage` for
+    each number in ``timed``.
     """
     of_u, of_memory = cotangent(0), cotangent(1)
     stages, nodes, parts = list[Stage](), [0.0], dict[int, TwoStepPart]()
 
-    def add(node: float, value: int, weight: float, slopes: Terms, group: int) -> None:
-        stages.append(Stage(((value, weight),), slopes, group))
+    def add(node: float, value: int | None, weight: float, slopes: Terms, group: int) -> None:
+        stages.append(Stage(() if value is None else ((value, weight),), slopes, group))
         nodes.append(node)
 
     if len(method.stages) > 1:
@@ -92,11 +104,15 @@ def reversed_two_step(method: Method, with_states: bool) -> tuple[Method, dict[i
         parts[1] = TwoStepPart.APART
         for group in (of_u, SUMS):
             add(method.nodes[1], len(stages), 1.0, ((1, 1.0),), group)
+        if 1 in timed:
+            add(method.nodes[1], None, 1.0, ((1, 1.0),), by_stage(1))
         add(0.0, 0 if with_states else len(stages), 1.0, (), 0 if with_states else of_u)
     here = len(stages)
     parts[here] = TwoStepPart.WHOLE
     for group, weight in ((of_u, 1.0), (of_memory, 0.0), (SUMS, 1.0)):
         add(0.0, here, weight, ((here, 1.0),), group)
+    if 0 in timed:
+        add(0.0, None, 1.0, ((here, 1.0),), by_stage(0))
     return Method(tuple(stages), order=1, times=tuple(nodes), injected=(len(stages),)), parts
 
 
@@ -107,20 +123,23 @@ def reversed_steps(
     with_states: bool,
     apart: bool,
     moved_by: Mapping[int, Collection[int]] | None = None,
+    timed: Collection[int] = (),
 ) -> tuple[Method, dict[int, int]]:
     """The method whose step reverses some ``steps`` of ``method``, which must not be a multistep one.
 
     ``groups`` are those of the fields, (0,) if the method is not partitioned. The groups of the new method are: for the fields
     themselves their own, for their ȳ `cotangent`, and `sums` for the gradients of parameters. If it is ``apart``, which
-    needs `separate`, all that the ȳ of a group move is in the `cotangent` of that group instead. Without states there are no
-    fields but ȳ and the sums; the derivatives must not depend on the fields then.
+    needs `separate`, all that the ȳ of a group move is in the `cotangent` of that group instead. The derivatives with respect
+    to time series at the y_j with numbers in ``timed`` have groups `by_stage`; there must be a single step then. Without
+    states there are no fields but ȳ and the sums; the derivatives must not depend on the fields then.
 
     For a method with `one_by_one`, ``moved_by`` may give the groups of the new method that the ȳ of each group move. Then the
     stages evaluate parts of the transposed right-hand sides. The second result has the group to whose ȳ they belong, by the
     number of the stage value.
     """
     assert not method.multistep and (separate(method) or not apart) and (one_by_one(method) or moved_by is None)
-    making = _Making(method, groups, with_states, apart, moved_by)
+    assert steps == 1 or not timed
+    making = _Making(method, groups, with_states, apart, moved_by, timed)
     starts = [making.forwards(k, whole=k < steps - 1) for k in range(steps)] if with_states else [[0]] * steps
     making.cotangents = dict.fromkeys(groups, len(making.stages))
     ends = []
@@ -146,6 +165,7 @@ class _Making:
     with_states: bool
     apart: bool
     moved_by: Mapping[int, Collection[int]] | None
+    timed: Collection[int]
     stages: list[Stage] = field(default_factory=list)
     nodes: list[float] = field(default_factory=lambda: [0.0])
     state: int = 0
@@ -192,7 +212,7 @@ class _Making:
             node = LaterNode.of(k, method.nodes[j])
             values = {group: self.terms(group, j, bars, "values") for group in self.groups}
             if self.moved_by is not None:
-                self.moved(node, method.stages[j], y[j] if self.with_states else 0, values)
+                self.moved(node, j, y[j] if self.with_states else 0, values)
                 bars[j] = dict(self.cotangents)
                 continue
             slopes = {group: self.terms(group, j, bars, "slopes") for group in self.groups}
@@ -202,20 +222,28 @@ class _Making:
                 moved = method.stages[j].group
                 assert moved is not None
                 ((_, weight),) = method.stages[j].slopes
-                self.add(node, ((self.now, 1.0),), ((self.now, weight),), cotangent(moved))
+                slope = ((self.now, weight),)
+                self.add_timed(node, j, slope)
+                self.add(node, ((self.now, 1.0),), slope, cotangent(moved))
                 self.cotangents = dict.fromkeys(self.groups, self.now)
             elif any(slopes.values()):
-                self.evaluated(node, values, slopes)
+                self.evaluated(node, j, values, slopes)
             else:
                 for group, terms in values.items():
                     self.cotangents[group] = self.add(node, terms, (), cotangent(group))
             bars[j] = dict(self.cotangents)
 
-    def moved(self, node: float, stage: Stage, state: int, values: Mapping[int, Terms]) -> None:
-        """Add the stages of ȳ_j and of the sums, by the part of the ȳ of the group that ``stage``, of the method, moves.
+    def add_timed(self, node: float, j: int, slopes: Terms) -> None:
+        """Add the stage of the derivatives with respect to time series at y_j, if there are any."""
+        if j in self.timed:
+            self.add(node, (), slopes, by_stage(j))
+
+    def moved(self, node: float, j: int, state: int, values: Mapping[int, Terms]) -> None:
+        """Add the stages of ȳ_j and of the sums, by the part of the ȳ of the group that the stage after y_j moves.
 
         ``state`` is the number of the result that holds y_j, and ``values`` are the terms Σ_(i > j) a_ij ȳ_i by group.
         """
+        stage = self.method.stages[j]
         group, slopes = stage.group, tuple[tuple[int, float], ...]()
         assert group is not None and self.moved_by is not None
         moving = self.moved_by[group] if stage.slopes else ()
@@ -232,6 +260,8 @@ class _Making:
                 self.cotangents[each] = self.add(node, terms, added, cotangent(each))
         if sums(self.method) in moving:
             self.add(node, ((self.now, 1.0),), slopes, sums(self.method))
+        if by_stage(j) in moving:
+            self.add_timed(node, j, slopes)
 
     def terms(self, group: int, j: int, bars: Mapping[int, Mapping[int, int]], kind: str) -> Terms:
         """The terms of Σ_i a_ij ȳ_i or Σ_i b_ij ȳ_i (``kind`` "values" or "slopes") of the fields of a group."""
@@ -243,7 +273,7 @@ class _Making:
                 found += [(bars[i][group], weight) for number, weight in getattr(stage, kind) if number == j]
         return tuple(term for term in found if term[0] != NOTHING)
 
-    def evaluated(self, node: float, values: Mapping[int, Terms], slopes: Mapping[int, Terms]) -> None:
+    def evaluated(self, node: float, j: int, values: Mapping[int, Terms], slopes: Mapping[int, Terms]) -> None:
         """Add the stages of ȳ_j and of the sums, from the derivatives at the present u of what ``slopes`` combine."""
         weight = 1.0
         if len(self.groups) == 1 and len(slopes[self.groups[0]]) == 1:
@@ -255,6 +285,7 @@ class _Making:
             for group, terms in slopes.items():  # fields that the stage does not move count as 0
                 self.add(node, terms or ((self.cotangents[group], 0.0),), (), cotangent(group))
         here = self.now
+        self.add_timed(node, j, ((here, weight),))
         if sums(self.method) not in map(cotangent, self.groups):
             self.add(node, ((here, 1.0),), ((here, weight),), sums(self.method))
         elif values[0] == ((self.cotangents[0], 1.0),):

@@ -30,7 +30,18 @@ from hpcstencil.simulation.simulation import Simulation
 from hpcstencil.validation.errors import NumericsError
 
 # Cached properties of a sweep that all members share.
-SHARED = ("copied", "with_added", "numbers", "arrays", "sums_of_hats", "free", "first_slopes", "injections")
+SHARED = (
+    "copied",
+    "with_added",
+    "numbers",
+    "arrays",
+    "series_sums",
+    "series_recorder",
+    "sum_of_array",
+    "free",
+    "first_slopes",
+    "injections",
+)
 
 
 @dataclass(frozen=True)

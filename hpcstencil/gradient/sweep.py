@@ -11,8 +11,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -24,7 +24,7 @@ from hpcstencil.adjoint.checkpointing import Advance, Reverse, actions
 from hpcstencil.adjoint.plan import groups_of
 from hpcstencil.adjoint.problem import END, OBJECTIVE, REMEMBERED, SAMPLED, SAMPLES_SEED, SEED, START, Adjoint, Unknown
 from hpcstencil.adjoint.run_steps import RunSteps, added_at
-from hpcstencil.backends.backend import Injection, Reductions
+from hpcstencil.backends.backend import Injection, Recorder, Reductions
 from hpcstencil.distributed.device_grid import Body
 from hpcstencil.distributed.halo import Fields
 from hpcstencil.gradient.samples import Samples
@@ -33,6 +33,7 @@ from hpcstencil.gradient.sweep_hooks import NO_HOOKS, UNLIMITED, SweepHooks, Swe
 from hpcstencil.numerics.schedule import StepRange
 from hpcstencil.simulation.diagnostics import Diagnostics
 from hpcstencil.simulation.simulation import Simulation
+from hpcstencil.simulation.stepping import STEPS_PER_CALL
 from hpcstencil.symbolic import numpy_evaluate
 from hpcstencil.symbolic.differentiate import ZERO
 from hpcstencil.symbolic.expressions import Field, Node, Time
@@ -74,13 +75,14 @@ class Result:
 class Term:
     """What a state adds to the objective and its derivatives.
 
-    ``cotangents`` are the derivatives per cell, by the fields adjoint.u and gradient.p, and ``direct`` those with respect to
-    numbers outside of reductions, by name.
+    ``cotangents`` are the derivatives per cell, by the fields adjoint.u and gradient.p. ``direct`` are those with respect to
+    numbers outside of reductions, by name, and ``series`` those with respect to the values of time series, by key.
     """
 
     value: float
     cotangents: Fields
-    direct: Mapping[str, float]
+    direct: Mapping[str, float] = field(default_factory=dict)
+    series: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass
@@ -201,10 +203,19 @@ class Sweep:
         return unknowns, self.backward.steps.reductions({}, [Field(one.field) for one in unknowns])
 
     @cached_property
-    def sums_of_hats(self) -> Mapping[str, Reductions]:
-        """The sums of the fields of hat functions, by field."""
-        names = [name for hats in self.adjoint.hats.values() for name in hats.fields]
-        return {name: self.backward.steps.reductions({}, [Field(name)]) for name in names}
+    def series_sums(self) -> Reductions:
+        """The sums of the derivatives with respect to the values of time series, in the order of `Adjoint.stage_of`."""
+        return self.backward.steps.reductions({}, [*map(Field, self.adjoint.stage_of)])
+
+    @cached_property
+    def sum_of_array(self) -> Reductions:
+        """The sum of an array that is laid out like a field."""
+        return self.backward.steps.reductions({}, [Field(next(iter(self.adjoint.reverse_rhs)))])
+
+    @cached_property
+    def series_recorder(self) -> Recorder | None:
+        """The recorder of these sums after each step that a call reverses; None if calls cannot record them."""
+        return self.series_sums.recorder(STEPS_PER_CALL)
 
     # ---- the sweep ---------------------------------------------------------------------------------------------------
 
@@ -293,8 +304,8 @@ class Sweep:
         cotangents = dict(added[0].cotangents) if added else {}
         absent = {name: 0.0 for name in self.adjoint.reverse_rhs if name not in cotangents}
         cotangents |= self.free.filled(absent, found[self.changing[0]])
-        variables.cotangents = self.with_terms(self.with_sample(cotangents, self.steps), added[1:])
-        variables.parts += [(term.value, term.direct) for term in added]
+        variables.cotangents = self.with_sample(cotangents, self.steps)
+        self.add_terms(variables, [replace(term, cotangents={}) for term in added[:1]] + added[1:], self.steps)
 
     def reverse(
         self, variables: SweepVariables, group: StepRange, start: int, stored: States, hooks: SweepHooks
@@ -304,20 +315,19 @@ class Sweep:
         if self.adjoint.needs_states:
             state = stored.removed(start) if start else self.free.copied(stored.kept(0))
         added = self.terms({**state, **variables.constant}, start)
-        variables.cotangents = self.completed(variables.cotangents, start, variables.series)
         found = Fields()
         for part in self.parts(group, hooks):
             step = start + part.first - group.first
-            with hooks.call(part.count):
+            with hooks.call(part.count), self.recording_series(part):
                 found = self.reversed({**state, **variables.constant}, variables.cotangents, part, step, self.free)
             variables.constant = {name: found[name] for name in variables.constant}
             variables.cotangents = {name: found[name] for name in variables.cotangents}
+            self.add_series(variables, part)
             if step > start:
                 hooks.moved(self.position(step, variables))
         if not self.injected:
             variables.cotangents = self.with_sample(variables.cotangents, start)
-        variables.cotangents = self.with_terms(variables.cotangents, added)
-        variables.parts += [(term.value, term.direct) for term in added]
+        self.add_terms(variables, added, start)
         self.free.add({name: found[name] for name in state})
         hooks.moved(self.position(start, variables))
 
@@ -325,8 +335,7 @@ class Sweep:
         """Return the result of a sweep that has reversed all steps. ``first`` are the changing fields at t = 0."""
         value = math.fsum(value for value, _ in variables.parts)
         direct = {name: math.fsum(each.get(name, 0.0) for _, each in variables.parts) for name in self.adjoint.direct}
-        cotangents = self.at_start(variables.cotangents, {**first, **variables.constant})
-        cotangents = self.completed(cotangents, -1, variables.series)
+        cotangents = self.at_start(variables, {**first, **variables.constant})
         result = self.result(value, cotangents, direct, variables.series)
         returned = {one.field for one in self.adjoint.unknowns if one.key in result.arrays}
         left = {name: array for name, array in cotangents.items() if name not in returned}
@@ -388,6 +397,8 @@ class Sweep:
     def parts(self, group: StepRange, hooks: SweepHooks) -> Iterator[StepRange]:
         """The parts in which a group is reversed, the last one first: one, unless no states are needed."""
         left, added = group.count, self.samples.most_added if self.samples is not None and self.injected else UNLIMITED
+        if self.adjoint.stage_of:
+            added = min(added, STEPS_PER_CALL if self.series_recorder else 1)
         while left:
             count = left if self.adjoint.needs_states else min(left, hooks.most, added)
             left -= count
@@ -489,12 +500,15 @@ class Sweep:
             found.append(self.sampled_term(fields, step))
         return found
 
-    def with_terms(self, cotangents: Fields, terms: Sequence[Term]) -> Fields:
-        """Return the derivatives with those of the terms added. The given ones are overwritten."""
+    def add_terms(self, variables: SweepVariables, terms: Sequence[Term], step: int) -> None:
+        """Add terms after a number of steps, and their derivatives."""
         for term in terms:
             if term.cotangents:
-                cotangents = self.with_added(cotangents, term.cotangents)
-        return cotangents
+                variables.cotangents = self.with_added(variables.cotangents, term.cotangents)
+            for key, value in term.series.items():
+                time = np.array([self.run.time_of(step)])
+                self.adjoint.hats[key].add(variables.series[key], time, np.array([value]))
+        variables.parts += [(term.value, term.direct) for term in terms]
 
     def with_sample(self, cotangents: Fields, step: int) -> Fields:
         """Return the derivatives with those with respect to samples after a number of steps, if they are added as they are."""
@@ -524,7 +538,8 @@ class Sweep:
         parameters, time = self.forward.problem.parameters, self.run.time_of(step)
         trees, given = self.backward.problem.derived.get(SAMPLED, {}), {**fields, SAMPLES_SEED: self.samples.seed(step)}
         of_cells = self.backward.derived[SAMPLED](given, parameters, time) if trees else ()
-        return Term(0.0, dict(zip(trees, of_cells, strict=True)), {})
+        found, series = self.without_series(dict(zip(trees, of_cells, strict=True)))
+        return Term(0.0, found, series=series)
 
     def reduced_term(self, fields: Fields, step: int) -> Term:
         """The term of reductions over the grid in `terms`."""
@@ -547,34 +562,67 @@ class Sweep:
         direct = {
             name: float(numpy_evaluate.evaluate(tree, values=known)) for name, tree in self.adjoint.direct.items()
         }
-        return Term(value, dict(zip(trees, of_cells, strict=True)), direct)
+        cotangents, series = self.without_series(dict(zip(trees, of_cells, strict=True)))
+        for key, tree in self.adjoint.direct_series.items():
+            series[key] = series.get(key, 0.0) + float(numpy_evaluate.evaluate(tree, values=known))
+        return Term(value, cotangents, direct, series)
 
-    def at_start(self, cotangents: Fields, fields: Fields) -> Fields:
+    def without_series(self, found: Fields) -> tuple[Fields, dict[str, float]]:
+        """Return the derivatives per cell by field, and the sums of those with respect to the values of series, by key.
+
+        Collective. Raises NumericsError, on all processes, if one of the latter is not finite.
+        """
+        key_of = {hats.prefix: key for key, hats in self.adjoint.hats.items()}
+        of_series = {key_of[name]: array for name, array in found.items() if name in key_of}
+        like = next(iter(self.adjoint.reverse_rhs))
+        sums = {key: float(self.sums([key], self.sum_of_array, {like: array})[0]) for key, array in of_series.items()}
+        return {name: array for name, array in found.items() if name not in key_of}, sums
+
+    def at_start(self, variables: SweepVariables, fields: Fields) -> Fields:
         """Return the derivatives at t = 0, to which the first slopes that a two-step method remembers have contributed, then
-        the parameters in initial expressions. ``fields`` are those of the problem at t = 0."""
-        problem = self.backward.problem
+        the parameters in initial expressions. ``fields`` are those of the problem at t = 0. Collective."""
+        problem, cotangents = self.backward.problem, variables.cotangents
         for key in (REMEMBERED, START):
             if key in problem.derived:
                 of_cells = self.backward.derived[key]({**cotangents, **fields}, problem.parameters, 0.0)
-                cotangents = {**cotangents, **dict(zip(problem.derived[key], of_cells, strict=True))}
+                found, series = self.without_series(dict(zip(problem.derived[key], of_cells, strict=True)))
+                self.add_terms(variables, [Term(0.0, {}, series=series)], 0)
+                cotangents = {**cotangents, **found}
         return cotangents
 
-    def completed(self, cotangents: Fields, step: int, series: Mapping[str, np.ndarray]) -> Fields:
-        """Add up the fields of hat functions that no step up to number ``step``, counted from 0, reaches. Collective.
+    def recording_series(self, steps: StepRange) -> AbstractContextManager[None]:
+        """A context in which a call reverses ``steps`` and records the derivatives with respect to the values of series."""
+        return (
+            _recording(self.series_recorder, steps) if self.adjoint.stage_of and self.series_recorder else nullcontext()
+        )
 
-        The sums are put into ``series``. In the result, these fields are 0. Raises NumericsError, on all processes, if a
-        derivative is not finite.
+    def add_series(self, variables: SweepVariables, steps: StepRange) -> None:
+        """Add the derivatives with respect to time series in ``steps``, which have just been reversed. Collective.
+
+        Raises NumericsError, on all processes, if one is not finite.
         """
+        if not self.adjoint.stage_of:
+            return
+        keys = [key for key, hats in self.adjoint.hats.items() for _ in hats.fields]
+        if self.series_recorder is None:
+            assert steps.count == 1
+            rows = [self.sums(keys, self.series_sums, variables.cotangents)]
+        else:
+            rows = []
+            for reduced in self.series_recorder.taken(steps.count):
+                refuse_broken(keys, reduced.broken)
+                rows.append(reduced.sums)
+        values, of_key = np.array(rows), np.array(keys)
         for key, hats in self.adjoint.hats.items():
-            for number in hats.complete(step):
-                name = hats.fields[number % hats.count]
-                sums, parameters = self.sums_of_hats[name], self.forward.problem.parameters
-                largest = self.largest([key], sums, cotangents)
-                series[key][hats.reached[number]] = sums.sums(cotangents, parameters, 0.0, largest)[0]
-                empty = self.free.filled({name: 0.0}, cotangents[name])
-                self.free.add({name: cotangents[name]})
-                cotangents = {**cotangents, **empty}
-        return cotangents
+            hats.add(variables.series[key], hats.times(steps), values[:, of_key == key])
+
+    def sums(self, keys: Sequence[str], reductions: Reductions, fields: Fields) -> np.ndarray:
+        """The sums of derivatives per cell with respect to ``keys``, in the order of the reductions. Collective.
+
+        Raises NumericsError, on all processes, if one is not finite.
+        """
+        largest = self.largest(keys, reductions, fields)
+        return reductions.sums(fields, self.forward.problem.parameters, 0.0, largest)
 
     def largest(self, keys: Sequence[str], reductions: Reductions, fields: Fields) -> np.ndarray:
         """The largest magnitudes of derivatives per cell with respect to ``keys``, in the order of the reductions. Collective.
@@ -582,26 +630,39 @@ class Sweep:
         Raises NumericsError, on all processes, if one is not finite.
         """
         low, high, broken = reductions.extremes(fields, self.forward.problem.parameters, 0.0)
-        for key, count in zip(keys, broken, strict=True):
-            if count:
-                raise NumericsError(
-                    f"gradient: expected finite derivatives with respect to {key}, but {count} cells have none; see "
-                    "whether the equation has a square root, a power or a quotient at 0, and whether dt is stable"
-                )
+        refuse_broken(keys, broken)
         return np.maximum(np.abs(low), np.abs(high))
 
     def result(
         self, value: float, cotangents: Fields, direct: Mapping[str, float], series: Mapping[str, np.ndarray]
     ) -> Result:
         """Return the result of a sweep with these derivatives at t = 0, by field of the adjoint problem, and ``series``."""
-        parameters = self.forward.problem.parameters
         (of_numbers, reductions), (of_fields, others) = self.numbers, self.arrays
         fields = {one.field: cotangents[one.field] for one in (*of_numbers, *of_fields)}
-        largest = self.largest([one.key for one in of_numbers], reductions, fields)
-        totals = reductions.sums(fields, parameters, 0.0, largest)
+        totals = self.sums([one.key for one in of_numbers], reductions, fields)
         numbers = {one.key: float(sum_) + direct[one.name] for one, sum_ in zip(of_numbers, totals, strict=True)}
         self.largest([one.key for one in of_fields], others, fields)
         return Result(value, numbers, {one.key: fields[one.field] for one in of_fields}, series)
+
+
+def refuse_broken(keys: Sequence[str], broken: np.ndarray) -> None:
+    """Raise NumericsError if derivatives per cell with respect to ``keys`` are not finite in these numbers of cells."""
+    for key, count in zip(keys, broken, strict=True):
+        if count:
+            raise NumericsError(
+                f"gradient: expected finite derivatives with respect to {key}, but {count} cells have none; see "
+                "whether the equation has a square root, a power or a quotient at 0, and whether dt is stable"
+            )
+
+
+@contextmanager
+def _recording(recorder: Recorder, steps: StepRange) -> Iterator[None]:
+    """A context in which a call takes ``steps``, each of which is recorded."""
+    recorder.expect(1, 1, -steps.first, [0.0] * steps.count)
+    try:
+        yield
+    finally:
+        recorder.expect_nothing()
 
 
 @partial(jax.jit, donate_argnums=0, keep_unused=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from hpcstencil.adjoint.limits import plan_of_fit
-from hpcstencil.adjoint.members import data_of_member, differing, per_member, refuse_own_steps, single_runs
+from hpcstencil.adjoint.members import data_of_member, differing, per_member, single_runs
 from hpcstencil.adjoint.plan import injects, plan_of, steps_at_once
 from hpcstencil.adjoint.problem import Unknown, adjoint_of
 from hpcstencil.adjoint.run_steps import steps_of
@@ -120,7 +120,6 @@ def _gradient(problem: Problem, topology: Topology, kernel: str) -> list[str]:
             "gradient              the steps follow the solution: a run records them, then the reverse sweep is planned"
         ]
     for member, one in enumerate(runs):
-        refuse_own_steps(adjoint, one)
         data, config = data_of_member(problem, {}, member), one.config
         one.observed(data)  # refuses data that do not fit
         read_on_grid(config, one.misfit, [(0, 1)] * config.grid.ndim, data)

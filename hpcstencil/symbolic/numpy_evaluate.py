@@ -77,14 +77,20 @@ def _sampled(series: Series, at: Any, known: Mapping[Any, Any]) -> Any:
     """The value, or slope, of a time series at the times ``at``: float64, in their shape."""
     samples = series.values
     values = np.asarray(known[Parameter(samples.name)] if isinstance(samples, Samples) else samples)
-    place = np.asarray(at, np.float64) * (1.0 / series.dt)
-    last = len(values) - 1
+    inside, first, weight = samples_beside(len(values), series.dt, at)
+    step = values[first + 1] - values[first]
+    found = step / series.dt if series.slope else values[first] + weight * step
+    return np.where(inside, found, 0.0)[()]
+
+
+def samples_beside(count: int, dt: float, at: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return, for times ``at`` and a series of ``count`` samples: whether they are inside it, the number of the sample before,
+    and the weight of the one after that. bool, int64 and float64, in their shape."""
+    place, last = np.asarray(at, np.float64) * (1.0 / dt), count - 1
     inside = (place >= 0) & (place <= last * (1 + ROUNDED))
     place = np.minimum(place, last)
     first = np.clip(np.floor(place), 0, last - 1).astype(np.int64)
-    step = values[first + 1] - values[first]
-    found = step / series.dt if series.slope else values[first] + (place - first) * step
-    return np.where(inside, found, 0.0)[()]
+    return inside, first, place - first
 
 
 def block_coordinates(grid: Grid, ranges: Sequence[Range]) -> list[np.ndarray]:

@@ -3,6 +3,7 @@
 import os
 import subprocess
 
+import numpy as np
 import pytest
 from support import problem_of
 
@@ -99,6 +100,7 @@ int main() {
     printf("in place: %d, finite: %d\\n", choose_blocking(call, 18, THREADS).rows > 0, !stored_not_finite());
 }
 """
+SERIES = {"series": "samples.npy", "dt": 0.1}
 CASES = {
     "3-D in place": {
         "grid": {"shape": [47, 41, 61]},
@@ -150,6 +152,20 @@ CASES = {
         "objective": {"J": "sum(receivers**2)"},
         "gradient": {"of": ["equation.c"]},
     },
+    "3-D in place, a time series in reverse": {
+        "grid": {"shape": [47, 41, 61]},
+        "equation": {"name": "acoustic", "source": SERIES, "xs": 2.0},
+        "numerics": {"order": 4, "integrator": "leapfrog"},
+        "objective": {"J": "integral(p**2)"},
+        "gradient": {"of": ["equation.source"]},
+    },
+    "2-D in tiles, a time series in reverse": {
+        "grid": {"shape": [70, 61]},
+        "equation": {"name": "custom", "s": SERIES, "rhs": {"u": "0.01*laplacian(u) + s*u*(1 - u)"}},
+        "numerics": {"integrator": "rk4", "precision": "float64"},
+        "objective": {"J": "integral(u**2)"},
+        "gradient": {"of": ["equation.s"]},
+    },
     "3-D in place, layers": {
         "grid": {"shape": [61, 70, 83], "upper": [6.1, 7.0, 8.3]},
         "equation": {"name": "wave"},
@@ -163,6 +179,7 @@ QUICK = (
     ("3-D in place", "thread"),
     ("2-D in tiles, with errors", "address,undefined"),
     ("2-D in tiles, in reverse", "address,undefined"),
+    ("3-D in place, a time series in reverse", "address,undefined"),
 )
 
 
@@ -186,19 +203,24 @@ def built(text, sanitizer, place):
     pytest.param(name, sanitizer, marks=() if (name, sanitizer) in QUICK else pytest.mark.long)
     for name in CASES for sanitizer in SANITIZERS
 ])  # fmt: skip
-def test_a_program_is_sound_under_sanitizers(name, sanitizer, tmp_path):
+def test_a_program_is_sound_under_sanitizers(name, sanitizer, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    np.save("samples.npy", [1.0, 3.0, -2.0, 0.5])
     problem = problem_of(**CASES[name])
     if problem.objective:
         grid, ones = problem.config.grid, (1,) * len(problem.config.grid.shape)
         topology = Topology(grid.shape, problem.config.boundary.periodic, ones, ones, ones)
-        problem = adjoint_of(problem, problem.initial).reversing(topology, 3)
+        adjoint = adjoint_of(problem, problem.initial)
+        problem = adjoint.reversing(topology, 1 if adjoint.hats else 3)
     made = program(problem)
-    assert made.injections == (3 if problem.objective else 0)
+    assert made.injections == (3 if problem.injected else 0)
     shape, wraps = [1, 1, 1], [0, 0, 0]
     for axis, b in enumerate(AXIS_OF[len(problem.config.grid.shape)]):
         shape[b], wraps[b] = problem.config.grid.shape[axis], int(problem.config.boundary.periodic[axis])
     values = {
-        "PARAMETER_VALUES": "".join(f"{float(value)!r}, " for value in problem.parameters.values()),
+        "PARAMETER_VALUES": "".join(
+            f"{x!r}, " for given in problem.parameters.values() for x in np.ravel(given).tolist()
+        ),
         "CONSTANT_VALUES": "".join(f"{value!r}, " for value in made.constants),
         "SHAPE": f"{{{shape[0]}, {shape[1]}, {shape[2]}}}",
         "WRAPS": f"{{{wraps[0]}, {wraps[1]}, {wraps[2]}}}",

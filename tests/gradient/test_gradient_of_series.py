@@ -15,11 +15,11 @@ from test_reverse_sweep import tables as reaction
 import hpcstencil as hs
 from hpcstencil.adjoint.hat_functions import HatFunctions
 from hpcstencil.adjoint.problem import adjoint_of
-from hpcstencil.adjoint.run_steps import steps_of
 from hpcstencil.adjoint.tangent import tangent_of
 from hpcstencil.gradient.verify import measured
-from hpcstencil.numerics.integrators import INTEGRATORS
+from hpcstencil.numerics.schedule import StepRange
 from hpcstencil.symbolic.expressions import Series, Time
+from hpcstencil.symbolic.numpy_evaluate import evaluate
 from hpcstencil.validation.errors import InputError
 
 SAMPLES = np.array([1.0, 3.0, -2.0, 0.5, 0.7, -0.3])
@@ -169,37 +169,96 @@ def test_from_python_and_by_the_command_it_is_the_same(samples, tmp_path, monkey
         assert file.attrs["objective"] == value and np.array_equal(file["equation.s"][:], gradient["equation.s"])
 
 
-def test_fields_take_turns():
-    method, series = INTEGRATORS["euler"], Series(Time(), tuple(np.ones(7)), 0.3)
-
-    def hats(dt, samples=0.3, method=method):
-        problem = problem_of(grid={"shape": [4]}, equation={"name": "heat", "D": 1e-3}, time={"end": 1.2, "dt": dt})
-        return HatFunctions.of("gradient.s", replace(series, dt=samples), method, steps_of(problem))
-
-    assert hats(0.3).count == 1 and hats(0.3).reached.tolist() == [0, 1, 2, 3]  # one stage, at the samples
-    assert hats(0.1).count == 2 and hats(0.3, method=INTEGRATORS["rk4"]).count == 2
-    dense = hats(0.4, samples=0.03)  # most samples lie between stages; the last ones are before the second step
-    assert dense.reached.tolist() == [0] and dense.complete(0) == range(1, 1) and dense.complete(-1) == range(1)
-    for found in (hats(0.3), hats(0.1), hats(0.45, 0.11)):
-        numbers = [n for step in range(len(found.last) - 1, -2, -1) for n in found.complete(step)]
-        assert sorted(numbers) == list(range(len(found.reached)))
+def test_hat_functions_are_the_transpose_of_interpolation():
+    """Σ_t d(t) s(t) = Σ_k s_k (∂J/∂s_k), for times beside, between and on the samples."""
+    steps, derivatives, found = StepRange(-0.05, 0, 0.03, 8), np.random.default_rng(3).normal(size=(8, 2)), np.zeros(6)
+    hats = HatFunctions("gradient.s", Series(Time(), tuple(SAMPLES.tolist()), 0.03), {0: 0.0, 2: 0.5})
+    times = hats.times(steps)
+    assert times.shape == (8, 2) and np.allclose(times[-1], [-0.05, -0.035]) and np.allclose(times[0, 0], 0.16)
+    hats.add(found, times, derivatives)
+    values = evaluate(hats.series, values={Time(): times})
+    assert found @ SAMPLES == pytest.approx((derivatives * values).sum(), rel=1e-13)
+    on_sample = np.zeros(6)
+    hats.add(on_sample, np.array([0.15, 0.16]), np.array([2.0, 1.0]))
+    assert on_sample == pytest.approx([0, 0, 0, 0, 0, 2])
 
 
-@pytest.mark.parametrize("change, words", [
-    ({"objective": {"J": "integral((u - s)**2)"}}, "gradient.of: not available yet for equation.s, a time series on which the"),
-    ({"objective": {"J": "s*integral(u)"}}, "gradient.of: not available yet for equation.s, a time series on which the"),
-    ({"objective": {"J": "integral(dx(u)**2)"}}, "gradient.of: not available yet for equation.s, .* or by boundary values"),
-    ({"time": {"end": 0.1, "tolerance": 1e-4}}, "time.tolerance: the gradient with respect to equation.s is not available yet"),
-])  # fmt: skip
-def test_what_is_not_available_is_refused(samples, change, words):
-    if "tolerance" in change.get("time", {}):
-        change = {**change, "numerics": {"precision": "float64", "integrator": "bs3"}}
-    problem = problem_of(**plate(samples, **change))
-    with pytest.raises(InputError, match=words):
-        adjoint_of(problem, problem.initial)
+@pytest.mark.parametrize("integrator, stages", [("euler", [0]), ("rk4", [0, 1, 2, 3]), ("leapfrog", [1])])
+def test_fields_are_those_of_the_stages_that_evaluate_the_series(samples, integrator, stages):
+    equation = {"name": "acoustic", "source": {"series": samples, "dt": 0.03}}
+    given = plate(samples, equation=equation, initial={}, boundary={}, objective={"J": "integral(p**2)"})
+    given |= {"numerics": {"integrator": integrator}, "gradient": {"of": ["equation.source"]}}
+    problem = problem_of(**given)
+    assert adjoint_of(problem, problem.initial).stage_of == {f"gradient.source.{j}": j for j in stages}
 
 
-def test_directions_functions_and_steps_of_members_are_refused(samples):
+@pytest.mark.parametrize("kernel", ["shift", "native"])
+def test_one_call_reverses_all_steps_of_a_linear_equation(samples, kernel):
+    given = plate(samples, objective={"J": "integral(u**3)"}, gradient={"of": ["equation.s"]}, boundary={})
+    given["equation"] |= {"A": 0.7, "rhs": {"u": "D*laplacian(u) + A*s*x"}}
+    sweep = sweep_of(given, kernel=kernel)
+    assert [group.count for group in sweep.groups] == [5, 1]
+    calls, advance = [], sweep.backward.steps.advance
+    counted = replace(sweep.backward.steps, advance=lambda *a: calls.append(a[-1].count) or advance(*a))
+    sweep = replace(sweep, backward=replace(sweep.backward, steps=counted))
+    found = sweep(sweep.forward.initial_fields(), 1).series["equation.s"]
+    assert calls == ([1, 5] if kernel == "native" else [1] * 6)
+    rate = sweep_of({**given, "gradient": {"of": ["equation.A"]}})
+    by_rate = rate(rate.forward.initial_fields(), 1).numbers["equation.A"]
+    assert found @ SAMPLES == pytest.approx(0.7 * by_rate, rel=1e-12)  # both are factors of the same term
+
+
+OBJECTIVES = {
+    "inside": "integral((u - s)**2)",
+    "outside": "s*integral(u)",
+    "alone": {"sum": "integral(u**2) + 0.1*s**2", "every_steps": 2},
+    "by the walls": "integral(dx(u)**2)",
+    "at receivers": "sum((cable - 0.4)**2)",
+}
+
+
+@pytest.mark.parametrize("kernel", ["shift", pytest.param("native", marks=pytest.mark.long)])
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_the_objective_may_depend_on_the_series(samples, name, kernel):
+    given = plate(samples, objective={"J": OBJECTIVES[name]}, numerics={"precision": "float64", "integrator": "ssprk2"})
+    if name == "at receivers":
+        given["probes"] = {
+            "cable": {"expression": "s*u + 0.1*dx(u)", "x": [0.2, 0.5], "y": [0.3, 0.3], "every_steps": 2}
+        }
+    members, plans = members_from(given, kernel=kernel, verified=True).planned(lambda _: {})
+    found = measured(members, plans)
+    assert found.transposed and max(found.remainders) > 1e-9
+    assert all(abs(slope - 2) < 0.05 for slope in found.slopes), found.slopes
+
+
+def test_steps_from_a_tolerance(samples):
+    """s only has an effect as A s, so that A ∂J/∂A = Σ s_k ∂J/∂s_k, whatever the steps are."""
+    numerics = {"precision": "float64", "integrator": "bs3"}
+    time = {"end": 0.11, "tolerance": 1e-4}
+    given = plate(samples, time=time, numerics=numerics, boundary={}, objective={"J": "integral(u**3)"})
+    with hs.Simulation(given) as sim:
+        _, found = sim.value_and_gradient()
+    assert found["equation.s"] @ SAMPLES == pytest.approx(0.7 * found["equation.A"], rel=1e-12)
+
+
+def test_members_may_take_steps_of_their_own(samples):
+    given = {
+        "grid": {"shape": [12], "upper": [1.2]},
+        "equation": {"name": "acoustic", "c": 1.0, "source": {"series": samples, "dt": 0.1}, "xs": 0.6},
+        "numerics": {"precision": "float64"},
+        "time": {"end": 0.3, "cfl": 0.4},
+        "objective": {"J": "integral(p**2)"},
+        "gradient": {"of": ["equation.source"]},
+    }
+    total = in_memory(members_from({**given, "ensemble": {"equation.c": [1.0, 1.5]}}))
+    found = []
+    for speed in (1.0, 1.5):
+        sweep = sweep_of({**given, "equation": {**given["equation"], "c": speed}})
+        found.append(sweep(sweep.forward.initial_fields(), sweep.steps).series["equation.source"])
+    assert total.series["equation.source"].tolist() == [math.fsum(each) for each in zip(*found, strict=True)]
+
+
+def test_directions_and_functions_are_refused(samples):
     problem = problem_of(**plate(samples, numerics={"integrator": "rk4"}))
     with pytest.raises(InputError, match="direction: not available yet for equation.s, a time series"):
         tangent_of(problem, problem.initial, ["equation.s"])
@@ -208,15 +267,3 @@ def test_directions_functions_and_steps_of_members_are_refused(samples):
         pytest.raises(InputError, match="but the input has an expression or a time series"),
     ):
         sim.function(2)(sim.state, {"s": 1.0})
-    given = {
-        "grid": {"shape": [12], "upper": [1.2]},
-        "equation": {"name": "acoustic", "c": 1.0, "source": {"series": samples, "dt": 0.1}, "xs": 0.6},
-        "time": {"end": 0.3, "cfl": 0.4},
-        "objective": {"J": "integral(p**2)"},
-        "gradient": {"of": ["equation.source"]},
-        "ensemble": {"equation.c": [1.0, 1.5]},
-    }
-    with pytest.raises(
-        InputError, match="time.cfl: the gradient with respect to equation.source is not available yet if each"
-    ):
-        members_from(given)

@@ -330,8 +330,11 @@ def written(plan: Plan, trials: Trials, passes: Sequence[Parts], ends: Parts, te
     longest = max(len(trials.of(parts, outside).lines) for parts in passes)
     results = [pass_of(plan, trials, parts, wanted, longest, text) for parts in passes]
     if ends:
-        later = {array + len(plan.arrays) for arrays in read[1:] for array in arrays}
-        results.append(pass_of(plan, trials, ends, ends_read(plan, trials, passes) | later, longest, text))
+        begun = {array for part in passes[0] for array in part.outputs}
+        kept = {*only_written(plan, read), *(array for arrays in read[1:] for array in arrays)}
+        later = {array + len(plan.arrays) for array in kept & begun}
+        stored = ends_read(plan, trials, passes) | only_written(plan, read) - begun | later
+        results.append(pass_of(plan, trials, ends, stored, longest, text))
     return results
 
 
@@ -343,6 +346,14 @@ def ends_read(plan: Plan, trials: Trials, passes: Sequence[Parts]) -> set[int]:
     later = {array for parts in passes[1:] for array in trials.of(parts).reads.reach}
     beside = fields_beside_faces(plan)
     return {end for n, end in enumerate(plan.ends) if n in later or (n < len(plan.fields) and plan.fields[n] in beside)}
+
+
+def only_written(plan: Plan, read: Sequence[set[int]]) -> set[int]:
+    """Return the arrays, after a step, of the fields that no pass reads. ``read`` are the arrays that each pass reads.
+
+    A step computes them anew, whatever they were; they may be recorded after each step.
+    """
+    return {end for n, end in enumerate(plan.ends) if not any(n in arrays for arrays in read)}
 
 
 def fields_beside_faces(plan: Plan) -> set[str]:

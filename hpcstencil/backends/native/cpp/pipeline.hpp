@@ -89,6 +89,7 @@ struct Pipeline {
     int steps, rings, levels, loaded, stored;
     Matrix<int> ring_of{MAX_STEPS + 1, ARRAYS};  // of an array in a step
     List<int> load{ARRAYS}, store{ARRAYS};
+    List<bool> unread{ARRAYS};  // of each loaded array, whether the sweep only overwrites it
     List<Ring> ring{RINGS};
     List<Level> level{LEVELS};
 
@@ -133,10 +134,14 @@ struct Pipeline {
             for (int n = 0; n < pass.inputs; n++)
                 need(ring_of[mine.step][pass.input[n].array], mine.ahead, reach, deep, boundary0, pass.input[n].reach);
         }
-        for (int n = 0; n < loaded; n++) need_at_faces(load[n], level[0].ahead, nullptr);
+        for (int n = 0; n < loaded; n++) {
+            need_at_faces(load[n], level[0].ahead, nullptr);
+            unread[n] = !ring[load[n]].readers;
+        }
         share_memory();
         for (int r = 0; r < rings; r++) {
             ring[r].ahead = level[ring[r].level].ahead;
+            ring[r].tail = min(ring[r].tail, ring[r].ahead);  // also that of a ring which nothing reads
             ring[r].planes = ring[r].ahead - ring[r].tail + 1;
             if (boundary0 && !ring[r].deep)
                 ring[r].planes = max(ring[r].planes + ring[r].width[0], 2 * ring[r].width[0] + 3);

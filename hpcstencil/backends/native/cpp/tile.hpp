@@ -198,7 +198,7 @@ struct Tile {
         upcoming.clear();
         for (long n = max(i, max(0, w.lo)); n < min(i + AT_ONCE, min(call.count[0], w.hi)); n++)
             for (int f = 0; f < pipe.loaded; f++)
-                plan.layers.each_kept(loaded_array(f), true, n, j0, j1, x0, x1,
+                if (!pipe.unread[f]) plan.layers.each_kept(loaded_array(f), true, n, j0, j1, x0, x1,
                                       [&](long j, long end, long x, long stop) {
                                           long pitch = source_size(f, 2);
                                           upcoming.add(job.source[f] + (n * source_size(f, 1) + j) * pitch + x,
@@ -334,6 +334,7 @@ struct Tile {
 
     void load(long i) {
         for (int f = 0; f < pipe.loaded; f++) {
+            if (pipe.unread[f]) continue;
             int r = pipe.load[f];
             long j0, j1, x0, x1;
             region(0, 1, j0, j1), region(0, 2, x0, x1);
