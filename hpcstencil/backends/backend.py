@@ -193,7 +193,7 @@ class Steps:
     snapshot_buffers
         Makes the buffers for asynchronous output from this process's `Pieces` by field.
     cell_samples
-        Makes the recorder of single cells, for probes; its arguments are those of `CellSamples`.
+        Makes the recorder of single cells, for probes; its arguments are those of `CellSamples`. Collective.
     stayed_finite
         Returns True if all measured quantities of this process are known to have been finite since its last call.
     first_cells

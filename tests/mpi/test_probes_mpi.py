@@ -1,5 +1,6 @@
 """Probes have the same bits on every decomposition."""
 
+import h5py
 import jax
 import numpy as np
 import pytest
@@ -55,6 +56,36 @@ def test_every_decomposition_records_the_same(communicator, tmp_path_factory, ro
     compare(
         communicator, tmp_path_factory, given, min(devices, len(jax.local_devices())), changes.get("decomposition", {})
     )
+
+
+@pytest.mark.parametrize("order", [2, pytest.param(4, marks=pytest.mark.long)])
+def test_probes_on_one_process_do_not_change_the_fields(communicator, tmp_path_factory, order):
+    """Native code joins steps unless many cells are recorded between them. All processes join the same ones, since they
+    exchange what a joined step stores."""
+    folder = communicator.broadcast(tmp_path_factory.mktemp("probes") if communicator.rank == 0 else None)
+    places = np.stack(np.meshgrid(*[np.arange(1, 9) + 0.5] * 2), -1).reshape(-1, 2).T.tolist()
+    given = {
+        "grid": {"shape": [96, 80]},
+        "equation": {"name": "wave"},
+        "initial": {"u": "exp(-((x - 40)**2 + (y - 30)**2)/20)"},
+        "numerics": {"kernel": "native", "integrator": "leapfrog", "order": order},
+        "time": {"end": 30.0, "dt": 0.5},
+        "output": {"every": 30.0},
+        "decomposition": {"processes": [communicator.size, 1]},
+    }
+    alone = {**given, "decomposition": {}}
+    expected = from_rank_0(communicator, lambda: last_fields(file_of(folder / "alone.h5", alone)))
+    given["probes"] = {"corner": {"field": "u", "x": places[0], "y": places[1]}}
+    path = file_of(folder / "run.h5", given, communicator)
+    found = from_rank_0(communicator, lambda: last_fields(path))
+    for name, field in expected.items():
+        assert found[name].tobytes() == field.tobytes(), (name, np.abs(found[name] - field).max())
+
+
+def last_fields(path):
+    """The fields of the last snapshot of a file."""
+    with h5py.File(path) as file:
+        return {name: file[name][-1] for name in ("u", "v")}
 
 
 def compare(communicator, tmp_path_factory, given, devices, decomposition):

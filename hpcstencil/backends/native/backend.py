@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -241,7 +242,7 @@ class LoweredToNative:
             reductions=reductions,
             cellwise=array.cellwise,
             snapshot_buffers=code.copies if alone and not device_grid.devices.several else Copies,
-            cell_samples=code.samples
+            cell_samples=partial(code.samples, communicator)
             if plan.steps_per_exchange and not members and not device_grid.devices.several
             else CellSamples,
             stayed_finite=code.all_finite if measures_fields_only else never_known,

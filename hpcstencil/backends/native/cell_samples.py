@@ -17,6 +17,7 @@ from hpcstencil.backends.native.passes import AXIS_OF
 from hpcstencil.backends.native.recorded_steps import RecordedSteps
 from hpcstencil.distributed.cell_samples import Cells, CellSamples
 from hpcstencil.distributed.device_blocks import Devices
+from hpcstencil.runtime.communicator import Communicator
 from hpcstencil.runtime.threads import by_threads
 
 WIDEST = 8  # of the runs that the program copies
@@ -37,7 +38,7 @@ class Samples(RecordedSteps):
 
 
 class NativeSamples(CellSamples):
-    """Records of single cells that a compiled program makes while it steps, on one device.
+    """Records of single cells that a compiled program makes while it steps, on one device. To make it is collective.
 
     ``library`` is the loaded program, and ``fields`` are the names of its fields in order.
     """
@@ -52,6 +53,7 @@ class NativeSamples(CellSamples):
         devices: Devices,
         library: ctypes.CDLL,
         fields: Sequence[str],
+        communicator: Communicator,
     ) -> None:
         super().__init__(cells, values, width, devices)
         axes = AXIS_OF[devices.topology.ndim]
@@ -70,12 +72,13 @@ class NativeSamples(CellSamples):
             self.tables.append(np.ascontiguousarray(table, np.int64))
             self.begin[fields.index(name)] = self.tables[-1].ctypes.data
         self.runs = np.ascontiguousarray(np.concatenate(listed), np.int32)
+        dense = len(self.runs) * SPARSE > math.prod(devices.topology.capacity())
         self.samples = Samples(
             records=len(values),
             size=values.shape[1],
             begin=ctypes.addressof(self.begin),
             width=width,
-            dense=len(self.runs) * SPARSE > math.prod(devices.topology.capacity()),
+            dense=communicator.any(dense),  # all blocks exchange the same: fields, or what a joined step stores
             run=self.runs.ctypes.data,
             values=values.ctypes.data,
         )

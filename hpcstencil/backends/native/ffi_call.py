@@ -28,6 +28,7 @@ from hpcstencil.io.direct_write import Pieces
 from hpcstencil.io.snapshot_buffers import Copies
 from hpcstencil.numerics.error_norm import WORDS
 from hpcstencil.numerics.schedule import StepRange
+from hpcstencil.runtime.communicator import Communicator
 
 TARGET = "hpcstencil_native"
 Strips = Mapping[int, Ghosts]  # axis -> ghost cells (lower, upper) of all fields
@@ -91,15 +92,22 @@ class Native:
         """
         return NativeCopies(pieces, self.library, self.program.fields)
 
-    def samples(self, cells: Mapping[str, Cells], values: np.ndarray, width: int, devices: Devices) -> CellSamples:
-        """Return the recorder of single cells, with the arguments of `CellSamples`.
+    def samples(
+        self,
+        communicator: Communicator,
+        cells: Mapping[str, Cells],
+        values: np.ndarray,
+        width: int,
+        devices: Devices,
+    ) -> CellSamples:
+        """Return the recorder of single cells on each process, with the arguments of `CellSamples`. Collective.
 
         It records inside calls of many steps if the program can record these fields. Otherwise it is an
         ordinary `CellSamples`.
         """
         if width > WIDEST or not set(cells) <= set(self.program.recordable):
             return CellSamples(cells, values, width, devices)
-        return NativeSamples(cells, values, width, devices, self.library, self.program.fields)
+        return NativeSamples(cells, values, width, devices, self.library, self.program.fields, communicator)
 
     def steps(
         self,

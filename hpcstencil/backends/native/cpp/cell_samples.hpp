@@ -11,7 +11,7 @@ struct Run {
 struct CellSamples : RecordedSteps {
     int64_t size;
     int64_t width;                // of most runs: 1 to 8
-    int64_t dense;                // whether storing a field after every step is faster than computing the samples again
+    int64_t dense;                // on all processes: whether to store fields instead of computing samples again
     const int64_t* const* begin;  // of the first GIVEN fields: where each row's runs begin, plane by plane; or null
     const Run* run;
     real* values;
