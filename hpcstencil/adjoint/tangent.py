@@ -3,15 +3,18 @@
 For ∂u/∂t = f(u, p), the field tangent.u follows
   ∂u̇/∂t = (∂f/∂u) u̇ + (∂f/∂p) ṗ,   u̇(0) = the direction of u(0), plus (∂u(0)/∂p) ṗ where u(0) is an expression.
 All methods take linear combinations of fields and slopes, so a step of both is the exact derivative of a step of u. A multistep
-method remembers the slopes of u̇ as well. The direction ṗ of a number is the parameter tangent.p, and that of an array the
-constant field tangent.parameter.p. The objective of the tangent problem is the derivative J̇ of the objective J along the
-direction. The gradient of J̇ with respect to the unknowns, for a fixed direction v, is the product of the Hessian of J and v.
+method remembers the slopes of u̇ as well. The direction ṗ of a number is the parameter tangent.p, that of a time series the
+samples tangent.p, and that of an array the constant field tangent.parameter.p. The objective of the tangent problem is the
+derivative J̇ of the objective J along the direction. The gradient of J̇ with respect to the unknowns, for a fixed direction v,
+is the product of the Hessian of J and v.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+
+import numpy as np
 
 from hpcstencil.adjoint.differentiate import tangent
 from hpcstencil.adjoint.members import single_runs
@@ -24,6 +27,7 @@ from hpcstencil.adjoint.problem import (
     plain_trees,
     refuse_extrema,
     refuse_unavailable,
+    series_of,
     unknowns_of,
 )
 from hpcstencil.adjoint.run_steps import refuse_following
@@ -32,17 +36,27 @@ from hpcstencil.numerics.integrators import memory_of
 from hpcstencil.numerics.topology import Topology
 from hpcstencil.problem.problem import Problem
 from hpcstencil.symbolic.differentiate import ZERO
-from hpcstencil.symbolic.expressions import Field, Node, Parameter, Reduction, parameter_field, shared, walk
+from hpcstencil.symbolic.expressions import (
+    Field,
+    Node,
+    Parameter,
+    Reduction,
+    Samples,
+    Series,
+    parameter_field,
+    shared,
+    walk,
+)
 from hpcstencil.validation.errors import InputError
-from hpcstencil.validation.messages import at, listing
+from hpcstencil.validation.messages import at
 
 
 @dataclass(frozen=True)
 class Tangent:
     """The tangent ``problem`` along directions of the ``unknowns``.
 
-    Its parameters tangent.p are 0. Its ``initial`` has the trees of (∂u(0)/∂p) ṗ by the name of their field, with the numbers
-    and arrays of the direction as above.
+    Its parameters tangent.p are 0, and samples of 0. Its ``initial`` has the trees of (∂u(0)/∂p) ṗ by the name of their field,
+    with the numbers and arrays of the direction as above.
     """
 
     unknowns: tuple[Unknown, ...]
@@ -91,8 +105,6 @@ def tangent_of(problem: Problem, expressed: Iterable[str], keys: Sequence[str]) 
         unknowns = unknowns_of(replace(problem, config=replace(problem.config, gradient=_of(problem, keys))))
     except InputError as error:
         raise InputError(str(error).replace("gradient.of", "direction", 1)) from None
-    if series := [one.key for one in unknowns if one.kind == "series"]:
-        raise InputError(f"direction: not available yet for {listing(series)}, a time series; give numbers and fields")
     reductions = [part for tree in problem.objective.values() for part in walk(tree) if isinstance(part, Reduction)]
     refuse_extrema(problem, reductions)
     operands = {f"operand {n}": part.operand for n, part in enumerate(reductions)}
@@ -106,6 +118,9 @@ def tangent_of(problem: Problem, expressed: Iterable[str], keys: Sequence[str]) 
             given[one.node] = Parameter(TANGENT + one.name)
         elif one.kind == "array":
             given[one.node] = Field(TANGENT + parameter_field(one.name).name)
+        elif one.kind == "series":
+            series = series_of(problem, one)
+            given[series] = replace(series, values=Samples(TANGENT + one.name, len(series.values)))
     along: dict[Node, Node] = {**given, **{Field(name): Field(TANGENT + name) for name in problem.trees}}
 
     def of_rates(prefix: str, names: Iterable[str]) -> dict[str, Node]:
@@ -141,6 +156,11 @@ def tangent_of(problem: Problem, expressed: Iterable[str], keys: Sequence[str]) 
         parameters={
             **problem.parameters,
             **{node.name: 0.0 for node in given.values() if isinstance(node, Parameter)},
+            **{
+                node.values.name: np.zeros(len(node.values))
+                for node in given.values()
+                if isinstance(node, Series) and isinstance(node.values, Samples)
+            },
         },
         initial={**problem.initial, **{name: tree for name, tree in at_start.items() if tree != ZERO}},
         faces={**problem.faces, **places.added},

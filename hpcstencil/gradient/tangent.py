@@ -25,6 +25,7 @@ from hpcstencil.symbolic import numpy_evaluate
 from hpcstencil.symbolic.expressions import Field
 
 Direction = Mapping[str, Any]
+NUMBERS = ("number", "series")  # kinds of unknowns that are parameters of compiled code
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class TangentRun:
     """A tangent problem on this process, as a ``simulation``. ``steps`` are those of the run, and ``data`` the fields of the
     objective's data on the devices. ``first_slopes`` are those that a multistep method remembers at t = 0, None for others.
 
-    A direction maps the key of each unknown to a number or to this process's block.
+    A direction maps the key of each unknown to a number, to the samples of a time series, or to this process's block.
     """
 
     tangent: Tangent
@@ -41,9 +42,9 @@ class TangentRun:
     data: Fields
     first_slopes: Body | None = None
 
-    def numbers(self, direction: Direction) -> dict[str, float]:
-        """The numbers of a direction, by the parameter of the tangent problem."""
-        return {self.tangent.along(one): direction[one.key] for one in self.tangent.unknowns if one.kind == "number"}
+    def numbers(self, direction: Direction) -> dict[str, Any]:
+        """The numbers and samples of a direction, by the parameter of the tangent problem."""
+        return {self.tangent.along(one): direction[one.key] for one in self.tangent.unknowns if one.kind in NUMBERS}
 
     def along(self, direction: Direction) -> TangentRun:
         """The same with the numbers of a direction. Compiled code is shared."""
@@ -57,7 +58,9 @@ class TangentRun:
         The given fields are kept. The numbers must be those of `along`.
         """
         simulation, problem = self.simulation, self.simulation.problem
-        given = {self.tangent.along(one): direction[one.key] for one in self.tangent.unknowns if one.kind != "number"}
+        given = {
+            self.tangent.along(one): direction[one.key] for one in self.tangent.unknowns if one.kind not in NUMBERS
+        }
         constant = {name: np.asarray(simulation.block(fields[name])) for name in problem.given}
 
         def blocks() -> dict[str, np.ndarray]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from hpcstencil.adjoint.members import data_of_member, differing, single_runs
 from hpcstencil.adjoint.plan import SweepPlan
-from hpcstencil.adjoint.problem import TANGENT, adjoint_of
+from hpcstencil.adjoint.problem import TANGENT, adjoint_of, series_of
 from hpcstencil.adjoint.run_steps import steps_of
 from hpcstencil.adjoint.tangent import Tangent, tangents_of
 from hpcstencil.distributed.halo import Fields
@@ -113,6 +113,14 @@ class TangentLinear:
                     per_member = " or one per member" if members in shapes and members else ""
                     raise InputError(f"{key}: expected a finite number{per_member}, but got {value!r}; give one")
                 each: list[Any] = [float(number) for number in np.broadcast_to(values, len(self.runs))]
+            elif one.kind == "series":
+                samples, count = as_array(value, None, key), len(series_of(simulation.problem, one).values)
+                if samples.shape != (count,) or not np.isfinite(samples).all():
+                    raise InputError(
+                        f"{key}: expected {count} finite samples of a time series, but got an array of shape {samples.shape}; "
+                        "give a value per sample"
+                    )
+                each = [samples.astype(np.float64)] * len(self.runs)
             else:
                 name = one.name if one.kind == "initial" else PARAMETER_FIELD + one.name
                 block = block_of(simulation, name, value, key)

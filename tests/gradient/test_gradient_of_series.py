@@ -15,7 +15,6 @@ from test_reverse_sweep import tables as reaction
 import hpcstencil as hs
 from hpcstencil.adjoint.hat_functions import HatFunctions
 from hpcstencil.adjoint.problem import adjoint_of
-from hpcstencil.adjoint.tangent import tangent_of
 from hpcstencil.gradient.verify import measured
 from hpcstencil.numerics.schedule import StepRange
 from hpcstencil.symbolic.expressions import Series, Time
@@ -258,10 +257,44 @@ def test_members_may_take_steps_of_their_own(samples):
     assert total.series["equation.source"].tolist() == [math.fsum(each) for each in zip(*found, strict=True)]
 
 
-def test_directions_and_functions_are_refused(samples):
-    problem = problem_of(**plate(samples, numerics={"integrator": "rk4"}))
-    with pytest.raises(InputError, match="direction: not available yet for equation.s, a time series"):
-        tangent_of(problem, problem.initial, ["equation.s"])
+ALONG = np.array([0.3, -0.2, 0.5, 1.0, -0.7, 0.4])
+
+
+@pytest.mark.parametrize("kernel, integrator", [
+    ("native", "euler"), ("shift", "ab2"), pytest.param("native", "rk4", marks=pytest.mark.long)
+])  # fmt: skip
+def test_the_tangent_is_the_product_of_gradient_and_direction(kernel, integrator):
+    numerics = {"precision": "float64", "integrator": integrator, "kernel": kernel}
+    given = plate(SAMPLES, numerics=numerics, objective={"J": "integral(u**3) + s*mean(u)"})
+    direction = {"equation.s": ALONG, "equation.A": 0.4}
+    with hs.Simulation(given) as sim:
+        slope, (_, gradient) = sim.tangent(direction)["J"], sim.value_and_gradient()
+    assert slope == pytest.approx(gradient["equation.s"] @ ALONG + 0.4 * gradient["equation.A"], rel=1e-12)
+
+
+def test_the_product_of_the_hessian_is_the_difference_of_gradients():
+    numerics = {"precision": "float64", "integrator": "ssprk2", "kernel": "native"}
+    given = plate(SAMPLES, numerics=numerics, objective={"J": "integral(u**3)"}, gradient={"of": ["equation.s"]})
+
+    def gradient(size):
+        equation = {**given["equation"], "s": {"series": SAMPLES + size * ALONG, "dt": 0.03}}
+        with hs.Simulation({**given, "equation": equation}) as sim:
+            return sim.value_and_gradient()[1]["equation.s"]
+
+    with hs.Simulation(given) as sim:
+        found = sim.hessian_product({"equation.s": ALONG})["equation.s"]
+    expected = (gradient(1e-5) - gradient(-1e-5)) / 2e-5
+    assert np.abs(found - expected).max() <= 1e-8 * np.abs(expected).max()
+
+
+def test_directions_of_other_lengths_and_functions_are_refused(samples):
+    with (
+        hs.Simulation(plate(SAMPLES)) as sim,
+        pytest.raises(
+            InputError, match=r'direction\["equation.s"\]: expected 6 finite samples of a time series, but got'
+        ),
+    ):
+        sim.tangent({"equation.s": ALONG[:5]})
     with (
         hs.Simulation(plate(samples)) as sim,
         pytest.raises(InputError, match="but the input has an expression or a time series"),
