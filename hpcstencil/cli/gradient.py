@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 @click.option("--resume", is_flag=True, help="Continue an interrupted gradient, if there is one.")
 @click.option("--devices", type=int, help="Devices per process (default: as for run).")
 @click.option(
-    "--verify", is_flag=True, help="Test the gradient instead of writing it: Taylor remainders, dot products."
+    "--verify",
+    is_flag=True,
+    help="Test the gradient instead of writing it: Taylor remainders, dot products, decompositions.",
 )
 def gradient(
     input_file: Path,
@@ -92,7 +94,7 @@ def gradient(
                 return
             members, plans = members.planned(lambda number: members.sweeps[number].forward.initial_fields())
             say(told(plans))
-            found = measured(members, plans)
+            found = measured(members, plans, problem)
         if environment_rank() == 0:
             echo(tell(found))
         failures(input_file, found)

@@ -2,30 +2,39 @@
 
 Taylor     |J(x + h d) - J(x) - h J'd| falls with h², for a random direction d of all unknowns
 products   Σ λ (∂f/∂u v) = Σ ((∂f/∂u)ᵀ λ) v for random λ and v, at the initial state
+bits       the gradient is the same, bit for bit, by other decompositions and with one stored state
 """
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hpcstencil.adjoint.members import single_runs
 from hpcstencil.adjoint.plan import SweepPlan
-from hpcstencil.adjoint.problem import ADJOINT, GRADIENT, PRODUCTS, TANGENT, TRANSPOSED, Unknown
+from hpcstencil.adjoint.problem import ADJOINT, GRADIENT, PRODUCTS, TANGENT, TRANSPOSED, Unknown, adjoint_of
+from hpcstencil.backends.backend import Unsupported
+from hpcstencil.config.settings import Decomposition
 from hpcstencil.distributed.halo import Fields
 from hpcstencil.distributed.windows import STEP_SIZE
-from hpcstencil.gradient.members import Members, compiled_like
+from hpcstencil.gradient.members import Members, Total, compiled_like, members_of
 from hpcstencil.gradient.sweep import Sweep
 from hpcstencil.problem.problem import Problem
+from hpcstencil.runtime.communicator import Communicator, OneProcess, from_rank_0
+from hpcstencil.simulation.compose import compose
+from hpcstencil.simulation.prepared import Choice, Decomposed, prepared_with
+from hpcstencil.simulation.simulation import Simulation
 from hpcstencil.symbolic import numpy_evaluate
 from hpcstencil.symbolic.expressions import PARAMETER_FIELD, Field, Node, Noise, Pointwise
-from hpcstencil.validation.errors import NumericsError
+from hpcstencil.validation.errors import InputError, NumericsError
 
 LARGEST = 1e-3  # the first h, of directions as large as the unknowns
 HALVINGS = 5
@@ -35,12 +44,22 @@ MOST = 1e-12  # difference of the two products, relative to the sum of magnitude
 
 
 @dataclass(frozen=True)
+class Way:
+    """Another way to compute the gradient: its ``name``, what it gave in ``words``, and whether it gave the same bits."""
+
+    name: str
+    words: str
+    same: bool
+
+
+@dataclass(frozen=True)
 class Tested:
-    """The results of the tests: the ``remainders`` for h, h/2, ..., relative to the objective, and the relative difference
-    of the two products."""
+    """The results of the tests: the ``remainders`` for h, h/2, ..., relative to the objective, the relative difference of the
+    two products, and what other ``ways`` to compute the gradient gave."""
 
     remainders: tuple[float, ...]
     difference: float
+    ways: tuple[Way, ...] = ()
 
     @property
     def slopes(self) -> list[float]:
@@ -59,13 +78,20 @@ class Tested:
         return self.difference <= MOST
 
 
-def measured(members: Members, plans: Sequence[SweepPlan]) -> Tested:
-    """Take both tests. Collective. The fields must be float64.
+def measured(members: Members, plans: Sequence[SweepPlan], problem: Problem | None = None) -> Tested:
+    """Take the tests. Collective. The fields must be float64.
 
     The remainders are those of the sum over the members of an ensemble. The products are those of the first, since all have the
-    same trees.
+    same trees. Other decompositions are tried for the ``problem``, an ensemble or a single run, if it is given.
     """
-    return Tested(_remainders(members, plans), _difference(members.sweeps[0]))
+    total = total_of(members, plans)
+    ways = () if problem is None else tuple(_ways(problem, members, plans, total))
+    return Tested(_remainders(members, plans, total), _difference(members.sweeps[0]), ways)
+
+
+def total_of(members: Members, plans: Sequence[SweepPlan]) -> Total:
+    """The gradient by these plans. Collective."""
+    return members.total(lambda number, sweep: sweep(sweep.forward.initial_fields(), plans[number].states))
 
 
 def tell(found: Tested) -> str:
@@ -76,6 +102,7 @@ def tell(found: Tested) -> str:
         f"Taylor remainders     {remainders}\n"
         f"Taylor slopes         {slopes}, promised 2 within {WITHIN}: {'ok' if found.second_order else 'NOT MET'}\n"
         f"dot product           differs by {found.difference:.1e}, promised {MOST:g}: {'ok' if found.transposed else 'NOT MET'}"
+        + "".join(f"\n{way.name:<22}{way.words}: {'ok' if way.same else 'NOT MET'}" for way in found.ways)
     )
 
 
@@ -83,8 +110,82 @@ def failures(path: Path, found: Tested) -> None:
     """Raise NumericsError, on all processes, if a test failed. ``path`` is the input."""
     failed = [] if found.second_order else ["the Taylor slopes"]
     failed += [] if found.transposed else ["the dot product"]
+    failed += [way.name for way in found.ways if not way.same]
     if failed:
         raise NumericsError(f"gradient: {path} fails the test of {' and '.join(failed)}")
+
+
+def _ways(problem: Problem, members: Members, plans: Sequence[SweepPlan], total: Total) -> Iterator[Way]:
+    """Compute the gradient with one stored state, then by other decompositions, and compare it with ``total``. Collective."""
+    communicator, devices = members.forward.communicator, members.forward.device_grid.devices.devices
+    if any(plan.states > 1 for plan in plans):
+        yield _compared(
+            "one stored state", total_of(members, [replace(plan, states=1) for plan in plans]), total, members
+        )
+    if communicator.size * len(devices) == 1:
+        return
+    one_process = partial(_others, problem, members, OneProcess(), devices[:1], {})
+    tried: list[tuple[str, Callable[[], Total]]] = [
+        ("one process", lambda: _part(from_rank_0(communicator, one_process), members)),
+        ("an exchange per step", partial(_others, problem, members, communicator, devices, {"steps_per_exchange": 1})),
+    ]
+    if len(devices) > 1 and communicator.size > 1:
+        tried.append(("one device", partial(_others, problem, members, communicator, devices[:1], {})))
+    for name, total_by in tried:
+        try:
+            yield _compared(name, total_by(), total, members)
+        except (InputError, Unsupported) as refusal:
+            yield Way(name, f"does not fit ({refusal})", True)
+
+
+def _others(
+    problem: Problem,
+    members: Members,
+    communicator: Communicator,
+    devices: Sequence[jax.Device],
+    wishes: Mapping[str, Any],
+) -> Total:
+    """The gradient on these processes and ``devices``, by the kernels of ``members``, with these keys of [decomposition].
+
+    Collective. Raises InputError or Unsupported if the blocks do not fit.
+    """
+
+    def wished(problem: Problem) -> Problem:
+        gradient, decomposition = replace(problem.config.gradient, storage="memory"), Decomposition(**wishes)
+        config = replace(problem.config, decomposition=decomposition, gradient=gradient)
+        return replace(problem, config=config, members=tuple(map(wished, problem.members)))
+
+    def composed(kernel: str, blocks: Decomposed) -> Simulation:
+        return compose(prepared_with(blocks, Choice(kernel), communicator), communicator, devices)
+
+    problem, sweep = wished(problem), members.sweeps[0]
+    first = single_runs(problem)[0]
+    forward = composed(sweep.forward.kernel, Decomposed.of(first, communicator.size, len(devices)))
+    adjoint, back = adjoint_of(first, first.initial), partial(composed, sweep.backward.kernel)
+    others = members_of(problem, forward, adjoint, back, {}, members.own, tuple(first.initial))
+    return total_of(*others.planned(lambda number: others.sweeps[number].forward.initial_fields()))
+
+
+def _part(whole: Total, members: Members) -> Total:
+    """What this process has of a gradient whose ``blocks`` are whole arrays."""
+    own: Any = (..., *(slice(*r) for r in members.forward.ranges))
+    return replace(whole, blocks={key: array[own] for key, array in whole.blocks.items()})
+
+
+def _compared(name: str, found: Total, expected: Total, members: Members) -> Way:
+    """Compare a gradient with the expected one. Collective."""
+    worst = 0.0
+    for given, ours in zip(_parts(expected), _parts(found), strict=True):
+        if given.tobytes() != ours.tobytes():
+            worst = max(worst, float(np.abs(ours - given).max() / (np.abs(given).max() or 1.0)), np.finfo(float).tiny)
+    worst = float(members.forward.communicator.maximum(np.array([worst]))[0])
+    return Way(name, f"differs by {worst:.1e}" if worst else "the same bits", not worst)
+
+
+def _parts(total: Total) -> list[np.ndarray]:
+    """The objective, and all derivatives that this process has."""
+    each = {**total.numbers, **total.series, **total.blocks}
+    return [np.array(total.value), *(np.ascontiguousarray(each[key]) for key in sorted(each))]
 
 
 def _random(sweep: Sweep, stream: int, size: float = 1.0) -> np.ndarray:
@@ -143,8 +244,7 @@ def _direction(members: Members, number: int) -> Moved:
     return Moved(numbers, arrays)
 
 
-def _remainders(members: Members, plans: Sequence[SweepPlan]) -> tuple[float, ...]:
-    total = members.total(lambda number, sweep: sweep(sweep.forward.initial_fields(), plans[number].states))
+def _remainders(members: Members, plans: Sequence[SweepPlan], total: Total) -> tuple[float, ...]:
     slope = 0.0
     for number, sweep in enumerate(members.sweeps):
         along = _direction(members, number)
@@ -176,7 +276,7 @@ def _remainders(members: Members, plans: Sequence[SweepPlan]) -> tuple[float, ..
 
     sizes = [LARGEST / 2**n for n in range(HALVINGS + 1)]
     scale = abs(total.value) or 1.0
-    values = [members.value(functools.partial(objective, h)) for h in sizes]
+    values = [members.value(partial(objective, h)) for h in sizes]
     return tuple(abs(value - total.value - h * slope) / scale for h, value in zip(sizes, values, strict=True))
 
 
