@@ -4,7 +4,8 @@ A time series is s(t) = Σ_k s_k φ_k(t), where the hat function φ_k is 1 at th
 samples beside it, and is 0 elsewhere. So with g(t) the derivative of the objective with respect to the value of s at a time t,
   ∂J/∂s_k = Σ g(t) φ_k(t)   over the times t at which the stages of all steps evaluate s.
 Each g(t) is a sum over the cells of the grid. For each stage value y_j of a step, a field gradient.s.j has the terms of g at
-its time. Every reverse step computes this field anew, and a reproducible sum adds it up after the step.
+its time. Every reverse step computes this field anew, and a reproducible sum adds it up after the step. Where several steps are
+reversed together, step k has fields of its own, gradient.s.j.k.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hpcstencil.numerics.schedule import StepRange
-from hpcstencil.symbolic.expressions import Node, Series
+from hpcstencil.symbolic.expressions import Series
 from hpcstencil.symbolic.numpy_evaluate import samples_beside
 
 
@@ -37,14 +38,9 @@ class HatFunctions:
     series: Series
     nodes: Mapping[int, float]
 
-    @property
-    def fields(self) -> dict[str, int]:
-        """The names of the fields gradient.s.j, with j."""
-        return {f"{self.prefix}.{j}": j for j in self.nodes}
-
-    def spread(self, derivative: Node) -> dict[str, Node]:
-        """The trees of the fields by name, from the derivative with respect to the value of the series."""
-        return dict.fromkeys(self.fields, derivative)
+    def fields(self, steps: int = 1) -> dict[str, tuple[int, int]]:
+        """The fields for some steps that are reversed together, each with (step k, stage value j)."""
+        return {f"{self.prefix}.{j}" + (f".{k}" if k else ""): (k, j) for k in range(steps) for j in self.nodes}
 
     def times(self, steps: StepRange) -> np.ndarray:
         """The times at which these steps evaluate the series, the last step first: float64 of shape (steps, nodes)."""

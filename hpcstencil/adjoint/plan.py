@@ -85,11 +85,10 @@ def injects(adjoint: Adjoint, topology: Topology, kernel: str) -> bool:
 def steps_at_once(adjoint: Adjoint, topology: Topology, kernel: str, injected: bool) -> int:
     """The number of steps that the ``kernel`` reverses together. ``injected`` is `injects`.
 
-    Native code computes the states between them from the first one, in its caches. It is 1 if time series are among the
-    unknowns, because they need the derivatives after every step.
+    Native code computes the states between them from the first one, in its caches.
     """
     method = adjoint.forward.method
-    if kernel != "native" or not adjoint.needs_states or method.multistep or adjoint.hats:
+    if kernel != "native" or not adjoint.needs_states or method.multistep:
         return 1
     if adjoint.conditions_follow_time:  # native code computes the ghost cells of an array at one time
         return 1
@@ -149,7 +148,7 @@ def plan_of(adjoint: Adjoint, topology: Topology, at_once: int, injected: bool, 
     # The fields that the run begins with, those at its end, and the terms of the objective; the fields of the reverse steps,
     # twice; parameters, and copies of them; and what native code keeps of the fields of both problems, with about half as
     # much again for the ghost cells of the steps of a sweep.
-    reverse, reductions = len(adjoint.reverse_rhs), len(adjoint.reductions)
+    reverse, reductions = len(adjoint.reverse_rhs) + len(adjoint.stage_fields(at_once)), len(adjoint.reductions)
     beside = 2 * size + (reductions + 2 * reverse + 4 * constant) * one + size + (size + reverse * one) // 2
     recorded = 0
     if problem.misfit is not None:  # the samples of all receivers, their data, and the derivatives with respect to them

@@ -150,19 +150,25 @@ class Adjoint:
     layered: tuple[str, ...] = ()
 
     @cached_property
+    def series_rhs(self) -> dict[str, Node]:
+        """The derivatives with respect to the values of time series, by `HatFunctions.prefix`."""
+        return {hats.prefix: self.problem.trees[hats.prefix] for hats in self.hats.values()}
+
+    @cached_property
     def reverse_rhs(self) -> dict[str, Node]:
         """What a reverse step adds up, by the fields adjoint.u and gradient.p: the transposed right-hand sides."""
         trees = self.problem.trees
         fields = {ADJOINT + name: trees[TRANSPOSED + name] for name in self.forward.trees}
         memory = {name: ZERO for name in self.two_step_parts.get(TwoStepPart.WHOLE, {}) if name.endswith(MEMORY)}
-        return fields | memory | {name: tree for name, tree in trees.items() if name.startswith(GRADIENT)}
+        summed = {name: tree for name, tree in trees.items() if name.startswith(GRADIENT)}
+        return fields | memory | {name: tree for name, tree in summed.items() if name not in self.series_rhs}
 
     @cached_property
     def read(self) -> set[Node]:
         """The nodes on whose values a reverse step depends, boundary conditions included."""
         of_two_steps = (trees for part, trees in self.two_step_parts.items() if part != TwoStepPart.STEP)
         of_parts = (*self.group_parts.values(), *of_two_steps)
-        trees = [tree for each in (self.reverse_rhs, *of_parts) for tree in each.values()]
+        trees = [tree for each in (self.reverse_rhs, self.series_rhs, *of_parts) for tree in each.values()]
         return set[Node]().union(*(parts_of(tree, self.problem.faces) for tree in trees))
 
     @cached_property
@@ -181,10 +187,17 @@ class Adjoint:
         added = self.forward.adds_every is not None and not self.injected
         return added or any(isinstance(part, Field) and part.name in self.forward.trees for part in self.read)
 
-    @cached_property
-    def stage_of(self) -> dict[str, int]:
-        """The fields of `HatFunctions`, each with the number of its stage value."""
-        return {name: j for hats in self.hats.values() for name, j in hats.fields.items()}
+    def stage_fields(self, steps: int = 1) -> dict[str, tuple[int, int]]:
+        """The fields of all `HatFunctions` for some steps that are reversed together, each with (step k, stage value j)."""
+        return {name: stage for hats in self.hats.values() for name, stage in hats.fields(steps).items()}
+
+    def spread(self, found: Mapping[str, Node], steps: int = 1) -> dict[str, Node]:
+        """Derivatives by name, where those with respect to the values of time series are given to all `stage_fields`."""
+        made = dict(found)
+        for hats in self.hats.values():
+            if hats.prefix in made:
+                made |= dict.fromkeys(hats.fields(steps), made.pop(hats.prefix))
+        return made
 
     @property
     def follows_time(self) -> bool:
@@ -210,7 +223,7 @@ class Adjoint:
         owners = {ADJOINT + name: groups.get(name, 0) for name in self.forward.trees}
         read = {
             name: {part.name for part in walk(tree) if isinstance(part, Field)}
-            for name, tree in self.reverse_rhs.items()
+            for name, tree in {**self.reverse_rhs, **self.series_rhs}.items()
         }
         return {name: {owners[part] for part in parts if part in owners} for name, parts in read.items()}
 
@@ -227,30 +240,31 @@ class Adjoint:
         apart = separate(method) and all(len(found) <= 1 for found in self.movers.values())
         by_part = bool(self.group_parts) and not apart
         groups = {name: forward.groups.get(name, 0) for name in states}
-        for name in self.reverse_rhs:
-            if name in self.stage_of:
-                groups[name] = by_stage(self.stage_of[name])
+        in_stage, rhs = self.stage_fields(steps), {**self.reverse_rhs, **self.spread(self.series_rhs, steps)}
+        for name in rhs:
+            if name in in_stage:
+                groups[name] = by_stage(*in_stage[name])
             elif apart:
                 groups[name] = cotangent(next(iter(self.movers[name]), 0))
             elif name.startswith(GRADIENT):
                 groups[name] = sums(method)
             else:
                 groups[name] = cotangent(forward.groups.get(name.removeprefix(ADJOINT), 0))
-        found = self.group_parts if by_part else {}
+        found = {group: self.spread(part, steps) for group, part in self.group_parts.items()} if by_part else {}
         moved_by = {group: {groups[name] for name in part} for group, part in found.items()} if by_part else None
-        timed = {*self.stage_of.values()}
+        timed = {j for _, j in in_stage.values()}
         reverse, part_of = reversed_steps(method, self.groups, steps, bool(states), apart, moved_by, timed)
         parts = {
-            group: {name: found[group].get(name, ZERO) for name in self.reverse_rhs if groups[name] in moving}
+            group: {name: found[group].get(name, ZERO) for name in rhs if groups[name] in moving}
             for group, moving in (moved_by or {}).items()
         }
         kept = [name for name in forward.fields if name not in forward.trees]
-        fields = (*states, *self.reverse_rhs, *kept)
+        fields = (*states, *rhs, *kept)
         made = replace(
             problem,
             fields=fields,
             memory=fields,
-            trees={**states, **self.reverse_rhs},
+            trees={**states, **rhs},
             method=reverse,
             groups=groups,
             parts={number: parts[group] for number, group in part_of.items()},
@@ -266,23 +280,25 @@ class Adjoint:
         forward = self.forward
         memory = [name for name in forward.changing if name not in forward.trees]
         groups = dict.fromkeys(states, 0)
-        for name in self.reverse_rhs:
-            adjoint = cotangent(1 if name.endswith(MEMORY) else 0)
-            in_stage = by_stage(self.stage_of[name]) if name in self.stage_of else SUMS
-            groups[name] = in_stage if name.startswith(GRADIENT) else adjoint
-        method, part_of = reversed_two_step(forward.method, bool(states), {*self.stage_of.values()})
-        without_memory = [name for name in self.reverse_rhs if not name.endswith(MEMORY)]
-        moved = {TwoStepPart.WHOLE: [*self.reverse_rhs], TwoStepPart.APART: without_memory}
-        found = self.two_step_parts
+        in_stage, rhs = self.stage_fields(), {**self.reverse_rhs, **self.spread(self.series_rhs)}
+        for name in rhs:
+            if name in in_stage:
+                groups[name] = by_stage(*in_stage[name])
+            else:
+                groups[name] = SUMS if name.startswith(GRADIENT) else cotangent(1 if name.endswith(MEMORY) else 0)
+        method, part_of = reversed_two_step(forward.method, bool(states), {j for _, j in in_stage.values()})
+        without_memory = [name for name in rhs if not name.endswith(MEMORY)]
+        moved = {TwoStepPart.WHOLE: [*rhs], TwoStepPart.APART: without_memory}
+        found = {part: self.spread(trees) for part, trees in self.two_step_parts.items()}
         parts = {part: {name: found[part].get(name, ZERO) for name in names} for part, names in moved.items()}
         parts[TwoStepPart.STEP] = dict(found[TwoStepPart.STEP])
         kept = [name for name in forward.fields if name in forward.constant]
-        fields = (*states, *(memory if states else ()), *self.reverse_rhs, *kept)
+        fields = (*states, *(memory if states else ()), *rhs, *kept)
         return replace(
             self.problem,
             fields=fields,
             memory=fields,
-            trees={**states, **self.reverse_rhs},
+            trees={**states, **rhs},
             method=method,
             groups=groups,
             parts={number: parts[part] for number, part in part_of.items()},
@@ -368,14 +384,7 @@ def adjoint_of(problem: Problem, expressed: Iterable[str], verified: bool = Fals
     def beside_solids(name: str, tree: Node) -> Node:
         return _finite_in_solid(problem, tree) if name in arrays else in_fluid(problem.mask, tree)
 
-    prefixes = {each.prefix: each for each in hats.values()}
-
-    def spread(found: Mapping[str, Node]) -> dict[str, Node]:
-        """Derivatives, those with respect to the values of time series for each stage of a step."""
-        made = {name: tree for name, tree in found.items() if name not in prefixes}
-        for prefix in prefixes.keys() & found.keys():
-            made |= prefixes[prefix].spread(found[prefix])
-        return made
+    prefixes = {each.prefix for each in hats.values()}
 
     def added(found: Mapping[str, Node]) -> dict[str, Node]:
         """The sums of fields and what is added to them at t = 0. There are no fields for the values of time series."""
@@ -383,14 +392,13 @@ def adjoint_of(problem: Problem, expressed: Iterable[str], verified: bool = Fals
 
     adjoints = {name: Field(ADJOINT + name) for name in fields}
     layers = _layers(problem, rates)
-    trees = spread(_cut(derivatives(rates, adjoints, TRANSPOSED), layers, TRANSPOSED))
-    found_by_group = _by_group(problem, rates, derivatives)
-    by_group = {group: spread(_cut(part, layers, ADJOINT)) for group, part in found_by_group.items()}
+    trees = _cut(derivatives(rates, adjoints, TRANSPOSED), layers, TRANSPOSED)
+    by_group = {group: _cut(part, layers, ADJOINT) for group, part in _by_group(problem, rates, derivatives).items()}
     two_step, remembered = dict[TwoStepPart, dict[str, Node]](), dict[str, Node]()
     if problem.method.multistep:
         apart = {name: plain[OF_APART + name] for name in problem.apart}
-        parts_of_two, first = _two_step(problem.method, rates, apart, derivatives)
-        two_step, remembered = {part: spread(found) for part, found in parts_of_two.items()}, added(first)
+        two_step, first = _two_step(problem.method, rates, apart, derivatives)
+        remembered = added(first)
     end, sampled = (
         derivatives(given, {name: Field(name) for name in given}, ADJOINT) for given in (operands, recorded)
     )

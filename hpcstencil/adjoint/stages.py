@@ -31,7 +31,7 @@ from hpcstencil.numerics.integrators import LaterNode, Method, Stage, Terms
 
 NOTHING = -1  # instead of the number of a result: a ȳ that is 0
 SUMS = -1  # the group of the gradients of parameters, if it is a group of its own
-BY_STAGE = -1000  # that of `by_stage` (0), below all others
+BY_STAGE, MOST_STAGES = -1000, 1000  # of `by_stage`, below all other groups
 
 
 def cotangent(group: int) -> int:
@@ -44,9 +44,9 @@ def sums(method: Method) -> int:
     return cotangent(0) if len(method.stages) == 1 else SUMS
 
 
-def by_stage(j: int) -> int:
-    """The group of the derivatives with respect to the values of time series at y_j."""
-    return BY_STAGE - j
+def by_stage(k: int, j: int) -> int:
+    """The group of the derivatives with respect to the values of time series at y_j of step k."""
+    return BY_STAGE - MOST_STAGES * k - j
 
 
 def separate(method: Method) -> bool:
@@ -105,14 +105,14 @@ def reversed_two_step(
         for group in (of_u, SUMS):
             add(method.nodes[1], len(stages), 1.0, ((1, 1.0),), group)
         if 1 in timed:
-            add(method.nodes[1], None, 1.0, ((1, 1.0),), by_stage(1))
+            add(method.nodes[1], None, 1.0, ((1, 1.0),), by_stage(0, 1))
         add(0.0, 0 if with_states else len(stages), 1.0, (), 0 if with_states else of_u)
     here = len(stages)
     parts[here] = TwoStepPart.WHOLE
     for group, weight in ((of_u, 1.0), (of_memory, 0.0), (SUMS, 1.0)):
         add(0.0, here, weight, ((here, 1.0),), group)
     if 0 in timed:
-        add(0.0, None, 1.0, ((here, 1.0),), by_stage(0))
+        add(0.0, None, 1.0, ((here, 1.0),), by_stage(0, 0))
     return Method(tuple(stages), order=1, times=tuple(nodes), injected=(len(stages),)), parts
 
 
@@ -130,15 +130,14 @@ def reversed_steps(
     ``groups`` are those of the fields, (0,) if the method is not partitioned. The groups of the new method are: for the fields
     themselves their own, for their ȳ `cotangent`, and `sums` for the gradients of parameters. If it is ``apart``, which
     needs `separate`, all that the ȳ of a group move is in the `cotangent` of that group instead. The derivatives with respect
-    to time series at the y_j with numbers in ``timed`` have groups `by_stage`; there must be a single step then. Without
-    states there are no fields but ȳ and the sums; the derivatives must not depend on the fields then.
+    to time series at the y_j with numbers in ``timed`` have groups `by_stage`. Without states there are no fields but ȳ, the
+    sums and those; the derivatives must not depend on the fields then.
 
     For a method with `one_by_one`, ``moved_by`` may give the groups of the new method that the ȳ of each group move. Then the
     stages evaluate parts of the transposed right-hand sides. The second result has the group to whose ȳ they belong, by the
     number of the stage value.
     """
     assert not method.multistep and (separate(method) or not apart) and (one_by_one(method) or moved_by is None)
-    assert steps == 1 or not timed
     making = _Making(method, groups, with_states, apart, moved_by, timed)
     starts = [making.forwards(k, whole=k < steps - 1) for k in range(steps)] if with_states else [[0]] * steps
     making.cotangents = dict.fromkeys(groups, len(making.stages))
@@ -212,7 +211,7 @@ class _Making:
             node = LaterNode.of(k, method.nodes[j])
             values = {group: self.terms(group, j, bars, "values") for group in self.groups}
             if self.moved_by is not None:
-                self.moved(node, j, y[j] if self.with_states else 0, values)
+                self.moved(node, k, j, y[j] if self.with_states else 0, values)
                 bars[j] = dict(self.cotangents)
                 continue
             slopes = {group: self.terms(group, j, bars, "slopes") for group in self.groups}
@@ -223,22 +222,22 @@ class _Making:
                 assert moved is not None
                 ((_, weight),) = method.stages[j].slopes
                 slope = ((self.now, weight),)
-                self.add_timed(node, j, slope)
+                self.add_timed(node, k, j, slope)
                 self.add(node, ((self.now, 1.0),), slope, cotangent(moved))
                 self.cotangents = dict.fromkeys(self.groups, self.now)
             elif any(slopes.values()):
-                self.evaluated(node, j, values, slopes)
+                self.evaluated(node, k, j, values, slopes)
             else:
                 for group, terms in values.items():
                     self.cotangents[group] = self.add(node, terms, (), cotangent(group))
             bars[j] = dict(self.cotangents)
 
-    def add_timed(self, node: float, j: int, slopes: Terms) -> None:
-        """Add the stage of the derivatives with respect to time series at y_j, if there are any."""
+    def add_timed(self, node: float, k: int, j: int, slopes: Terms) -> None:
+        """Add the stage of the derivatives with respect to time series at y_j of step k, if there are any."""
         if j in self.timed:
-            self.add(node, (), slopes, by_stage(j))
+            self.add(node, (), slopes, by_stage(k, j))
 
-    def moved(self, node: float, j: int, state: int, values: Mapping[int, Terms]) -> None:
+    def moved(self, node: float, k: int, j: int, state: int, values: Mapping[int, Terms]) -> None:
         """Add the stages of ȳ_j and of the sums, by the part of the ȳ of the group that the stage after y_j moves.
 
         ``state`` is the number of the result that holds y_j, and ``values`` are the terms Σ_(i > j) a_ij ȳ_i by group.
@@ -260,8 +259,8 @@ class _Making:
                 self.cotangents[each] = self.add(node, terms, added, cotangent(each))
         if sums(self.method) in moving:
             self.add(node, ((self.now, 1.0),), slopes, sums(self.method))
-        if by_stage(j) in moving:
-            self.add_timed(node, j, slopes)
+        if by_stage(k, j) in moving:
+            self.add_timed(node, k, j, slopes)
 
     def terms(self, group: int, j: int, bars: Mapping[int, Mapping[int, int]], kind: str) -> Terms:
         """The terms of Σ_i a_ij ȳ_i or Σ_i b_ij ȳ_i (``kind`` "values" or "slopes") of the fields of a group."""
@@ -273,7 +272,7 @@ class _Making:
                 found += [(bars[i][group], weight) for number, weight in getattr(stage, kind) if number == j]
         return tuple(term for term in found if term[0] != NOTHING)
 
-    def evaluated(self, node: float, j: int, values: Mapping[int, Terms], slopes: Mapping[int, Terms]) -> None:
+    def evaluated(self, node: float, k: int, j: int, values: Mapping[int, Terms], slopes: Mapping[int, Terms]) -> None:
         """Add the stages of ȳ_j and of the sums, from the derivatives at the present u of what ``slopes`` combine."""
         weight = 1.0
         if len(self.groups) == 1 and len(slopes[self.groups[0]]) == 1:
@@ -285,7 +284,7 @@ class _Making:
             for group, terms in slopes.items():  # fields that the stage does not move count as 0
                 self.add(node, terms or ((self.cotangents[group], 0.0),), (), cotangent(group))
         here = self.now
-        self.add_timed(node, j, ((here, weight),))
+        self.add_timed(node, k, j, ((here, weight),))
         if sums(self.method) not in map(cotangent, self.groups):
             self.add(node, ((here, 1.0),), ((here, weight),), sums(self.method))
         elif values[0] == ((self.cotangents[0], 1.0),):

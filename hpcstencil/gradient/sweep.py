@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
@@ -24,19 +24,19 @@ from hpcstencil.adjoint.checkpointing import Advance, Reverse, actions
 from hpcstencil.adjoint.plan import groups_of
 from hpcstencil.adjoint.problem import END, OBJECTIVE, REMEMBERED, SAMPLED, SAMPLES_SEED, SEED, START, Adjoint, Unknown
 from hpcstencil.adjoint.run_steps import RunSteps, added_at
-from hpcstencil.backends.backend import Injection, Recorder, Reductions
+from hpcstencil.backends.backend import Injection, Reductions
 from hpcstencil.distributed.device_grid import Body
 from hpcstencil.distributed.halo import Fields
 from hpcstencil.gradient.samples import Samples
+from hpcstencil.gradient.stage_sums import StageSums, largest_of, reductions_of, sums_of
 from hpcstencil.gradient.stored_states import InMemory, OnDisk, States
 from hpcstencil.gradient.sweep_hooks import NO_HOOKS, UNLIMITED, SweepHooks, SweepPosition
 from hpcstencil.numerics.schedule import StepRange
 from hpcstencil.simulation.diagnostics import Diagnostics
 from hpcstencil.simulation.simulation import Simulation
-from hpcstencil.simulation.stepping import STEPS_PER_CALL
 from hpcstencil.symbolic import numpy_evaluate
 from hpcstencil.symbolic.differentiate import ZERO
-from hpcstencil.symbolic.expressions import Field, Node, Time
+from hpcstencil.symbolic.expressions import Node, Time
 from hpcstencil.validation.errors import HpcstencilError, NumericsError
 
 
@@ -200,22 +200,26 @@ class Sweep:
         return self._with_reductions([one for one in self.adjoint.unknowns if one.kind in ("initial", "array")])
 
     def _with_reductions(self, unknowns: list[Unknown]) -> tuple[list[Unknown], Reductions]:
-        return unknowns, self.backward.steps.reductions({}, [Field(one.field) for one in unknowns])
-
-    @cached_property
-    def series_sums(self) -> Reductions:
-        """The sums of the derivatives with respect to the values of time series, in the order of `Adjoint.stage_of`."""
-        return self.backward.steps.reductions({}, [*map(Field, self.adjoint.stage_of)])
+        return unknowns, reductions_of(self.backward, [one.field for one in unknowns])
 
     @cached_property
     def sum_of_array(self) -> Reductions:
         """The sum of an array that is laid out like a field."""
-        return self.backward.steps.reductions({}, [Field(next(iter(self.adjoint.reverse_rhs)))])
+        return reductions_of(self.backward, [self.any_field])
 
     @cached_property
-    def series_recorder(self) -> Recorder | None:
-        """The recorder of these sums after each step that a call reverses; None if calls cannot record them."""
-        return self.series_sums.recorder(STEPS_PER_CALL)
+    def stage_sums(self) -> Mapping[bool, StageSums]:
+        """What steps that are reversed one at a time (False), or several, add to the derivatives with respect to time series;
+        empty if there are none among the unknowns."""
+        if not self.adjoint.stage_fields():
+            return {}
+        found = {False: StageSums(self.adjoint, self.backward)}
+        return found if self.several is None else {**found, True: StageSums(self.adjoint, self.several, self.at_once)}
+
+    @property
+    def any_field(self) -> str:
+        """The name of a field of the reverse steps."""
+        return next(iter(self.adjoint.reverse_rhs))
 
     # ---- the sweep ---------------------------------------------------------------------------------------------------
 
@@ -318,11 +322,13 @@ class Sweep:
         found = Fields()
         for part in self.parts(group, hooks):
             step = start + part.first - group.first
-            with hooks.call(part.count), self.recording_series(part):
+            with hooks.call(part.count):
                 found = self.reversed({**state, **variables.constant}, variables.cotangents, part, step, self.free)
             variables.constant = {name: found[name] for name in variables.constant}
             variables.cotangents = {name: found[name] for name in variables.cotangents}
-            self.add_series(variables, part)
+            if sums := self.stage_sums.get(self.together(part)):
+                sums.add(variables.series, part, found, self.forward.problem.parameters)
+                self.free.add({name: found[name] for name in sums.fields})
             if step > start:
                 hooks.moved(self.position(step, variables))
         if not self.injected:
@@ -397,8 +403,8 @@ class Sweep:
     def parts(self, group: StepRange, hooks: SweepHooks) -> Iterator[StepRange]:
         """The parts in which a group is reversed, the last one first: one, unless no states are needed."""
         left, added = group.count, self.samples.most_added if self.samples is not None and self.injected else UNLIMITED
-        if self.adjoint.stage_of:
-            added = min(added, STEPS_PER_CALL if self.series_recorder else 1)
+        if self.stage_sums:
+            added = min(added, self.stage_sums[False].most)
         while left:
             count = left if self.adjoint.needs_states else min(left, hooks.most, added)
             left -= count
@@ -461,10 +467,10 @@ class Sweep:
     def reversed(self, fields: Fields, cotangents: Fields, group: StepRange, first: int, free: Spare) -> Fields:
         """Return the fields of `Adjoint.reversing` before a group of steps, the first of which has the number ``first``.
 
-        ``fields`` are those of the equation before the group, and ``cotangents`` the others after it. All are overwritten, or
-        added to the ``free`` memory.
+        ``fields`` are those of the equation before the group, and ``cotangents`` the derivatives after it. All are overwritten,
+        or added to the ``free`` memory.
         """
-        several = self.adjoint.needs_states and group.count > 1
+        several = self.together(group)
         backward, steps = self.backward, group
         if several:
             assert self.several is not None
@@ -473,14 +479,22 @@ class Sweep:
         if self.injected:
             assert self.samples is not None
             adding = self.samples.adding(self.injections[several], group.first, first, first + group.count)
+        recording: AbstractContextManager[None] = nullcontext()
+        if sums := self.stage_sums.get(several):
+            recording, like = sums.recording(steps), next(iter(cotangents.values()))
+            cotangents = {**cotangents, **free.with_any_values(sums.fields, like)}
         parameters, into = self.forward.problem.parameters, backward.steps.into
-        with adding:
+        with adding, recording:
             if into is None or not self.adjoint.needs_states:
                 return jax.block_until_ready(backward.steps.advance({**fields, **cotangents}, parameters, steps))
             room = free.taken(cotangents)
             found = jax.block_until_ready(into({**fields, **cotangents}, room, parameters, steps))
         free.add(cotangents)
         return found
+
+    def together(self, group: StepRange) -> bool:
+        """Whether a group of steps is reversed as one step of ``several``."""
+        return self.adjoint.needs_states and group.count > 1
 
     def reduced(self, fields: Fields, step: int) -> dict[str, Any]:
         """Return the objective for these fields after a number of steps, and each of its reductions, by name. Collective."""
@@ -574,8 +588,11 @@ class Sweep:
         """
         key_of = {hats.prefix: key for key, hats in self.adjoint.hats.items()}
         of_series = {key_of[name]: array for name, array in found.items() if name in key_of}
-        like = next(iter(self.adjoint.reverse_rhs))
-        sums = {key: float(self.sums([key], self.sum_of_array, {like: array})[0]) for key, array in of_series.items()}
+        parameters = self.forward.problem.parameters
+        sums = {
+            key: float(sums_of([key], self.sum_of_array, {self.any_field: array}, parameters)[0])
+            for key, array in of_series.items()
+        }
         return {name: array for name, array in found.items() if name not in key_of}, sums
 
     def at_start(self, variables: SweepVariables, fields: Fields) -> Fields:
@@ -590,79 +607,17 @@ class Sweep:
                 cotangents = {**cotangents, **found}
         return cotangents
 
-    def recording_series(self, steps: StepRange) -> AbstractContextManager[None]:
-        """A context in which a call reverses ``steps`` and records the derivatives with respect to the values of series."""
-        return (
-            _recording(self.series_recorder, steps) if self.adjoint.stage_of and self.series_recorder else nullcontext()
-        )
-
-    def add_series(self, variables: SweepVariables, steps: StepRange) -> None:
-        """Add the derivatives with respect to time series in ``steps``, which have just been reversed. Collective.
-
-        Raises NumericsError, on all processes, if one is not finite.
-        """
-        if not self.adjoint.stage_of:
-            return
-        keys = [key for key, hats in self.adjoint.hats.items() for _ in hats.fields]
-        if self.series_recorder is None:
-            assert steps.count == 1
-            rows = [self.sums(keys, self.series_sums, variables.cotangents)]
-        else:
-            rows = []
-            for reduced in self.series_recorder.taken(steps.count):
-                refuse_broken(keys, reduced.broken)
-                rows.append(reduced.sums)
-        values, of_key = np.array(rows), np.array(keys)
-        for key, hats in self.adjoint.hats.items():
-            hats.add(variables.series[key], hats.times(steps), values[:, of_key == key])
-
-    def sums(self, keys: Sequence[str], reductions: Reductions, fields: Fields) -> np.ndarray:
-        """The sums of derivatives per cell with respect to ``keys``, in the order of the reductions. Collective.
-
-        Raises NumericsError, on all processes, if one is not finite.
-        """
-        largest = self.largest(keys, reductions, fields)
-        return reductions.sums(fields, self.forward.problem.parameters, 0.0, largest)
-
-    def largest(self, keys: Sequence[str], reductions: Reductions, fields: Fields) -> np.ndarray:
-        """The largest magnitudes of derivatives per cell with respect to ``keys``, in the order of the reductions. Collective.
-
-        Raises NumericsError, on all processes, if one is not finite.
-        """
-        low, high, broken = reductions.extremes(fields, self.forward.problem.parameters, 0.0)
-        refuse_broken(keys, broken)
-        return np.maximum(np.abs(low), np.abs(high))
-
     def result(
         self, value: float, cotangents: Fields, direct: Mapping[str, float], series: Mapping[str, np.ndarray]
     ) -> Result:
         """Return the result of a sweep with these derivatives at t = 0, by field of the adjoint problem, and ``series``."""
+        parameters = self.forward.problem.parameters
         (of_numbers, reductions), (of_fields, others) = self.numbers, self.arrays
         fields = {one.field: cotangents[one.field] for one in (*of_numbers, *of_fields)}
-        totals = self.sums([one.key for one in of_numbers], reductions, fields)
+        totals = sums_of([one.key for one in of_numbers], reductions, fields, parameters)
         numbers = {one.key: float(sum_) + direct[one.name] for one, sum_ in zip(of_numbers, totals, strict=True)}
-        self.largest([one.key for one in of_fields], others, fields)
+        largest_of([one.key for one in of_fields], others, fields, parameters)
         return Result(value, numbers, {one.key: fields[one.field] for one in of_fields}, series)
-
-
-def refuse_broken(keys: Sequence[str], broken: np.ndarray) -> None:
-    """Raise NumericsError if derivatives per cell with respect to ``keys`` are not finite in these numbers of cells."""
-    for key, count in zip(keys, broken, strict=True):
-        if count:
-            raise NumericsError(
-                f"gradient: expected finite derivatives with respect to {key}, but {count} cells have none; see "
-                "whether the equation has a square root, a power or a quotient at 0, and whether dt is stable"
-            )
-
-
-@contextmanager
-def _recording(recorder: Recorder, steps: StepRange) -> Iterator[None]:
-    """A context in which a call takes ``steps``, each of which is recorded."""
-    recorder.expect(1, 1, -steps.first, [0.0] * steps.count)
-    try:
-        yield
-    finally:
-        recorder.expect_nothing()
 
 
 @partial(jax.jit, donate_argnums=0, keep_unused=True)
@@ -705,6 +660,10 @@ class Spare:
         """Return copies of the fields, in memory that nobody needs any more if there is any."""
         room = self.taken(fields)
         return _copied_into(room, fields) if room else self.copies(fields)
+
+    def with_any_values(self, names: Collection[str], like: jax.Array) -> Fields:
+        """Return fields that are only written, by name, on the devices of the field ``like``."""
+        return self.taken(names) or self.filled(dict.fromkeys(names, 0.0), like)
 
     def filled(self, values: Mapping[str, float], like: jax.Array) -> Fields:
         """Return fields with the same value in all cells, by name, on the devices of the field ``like``."""

@@ -423,11 +423,12 @@ class Simulation:
     def tangent(self, direction: Mapping[str, Any]) -> dict[str, Any]:
         """Return the derivative of the fields at time.end along a direction: ``sim.tangent({"equation.D": 1.0})["u"]``.
 
-        ``direction`` maps names as in gradient.of, such as "initial.u" or "equation.D", to numbers, and for fields also to
-        arrays on the global grid, functions of the coordinates or expressions, as ``sim[...] = ...`` takes them. The run
-        begins with the current fields, which must be those at t = 0; the simulation itself does not change. The result has an
-        array on the global grid for each field, in the dtype of the run, on rank 0, and None on other processes. If the input
-        has an objective, its derivative is there too, by its name, a float, equal on all processes.
+        ``direction`` maps names as in gradient.of, such as "initial.u" or "equation.D", to numbers, for fields also to arrays
+        on the global grid, functions of the coordinates or expressions, as ``sim[...] = ...`` takes them, and for time series
+        to arrays of shape (samples,). The run begins with the current fields, which must be those at t = 0; the simulation
+        itself does not change. The result has an array on the global grid for each field, in the dtype of the run, on rank 0,
+        and None on other processes. If the input has an objective, its derivative is there too, by its name, a float, equal on
+        all processes.
 
         In an ensemble, directions of what the members differ in may have a value per member, with the members as first axis of
         an array. The fields of the result have the members as first axis, and the derivative of the objective is the sum.

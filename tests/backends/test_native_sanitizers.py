@@ -211,7 +211,7 @@ def test_a_program_is_sound_under_sanitizers(name, sanitizer, tmp_path, monkeypa
         grid, ones = problem.config.grid, (1,) * len(problem.config.grid.shape)
         topology = Topology(grid.shape, problem.config.boundary.periodic, ones, ones, ones)
         adjoint = adjoint_of(problem, problem.initial)
-        problem = adjoint.reversing(topology, 1 if adjoint.hats else 3)
+        problem = adjoint.reversing(topology, 3 if adjoint.needs_states else 1)
     made = program(problem)
     assert made.injections == (3 if problem.injected else 0)
     shape, wraps = [1, 1, 1], [0, 0, 0]

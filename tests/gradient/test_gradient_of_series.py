@@ -7,7 +7,7 @@ from dataclasses import replace
 import h5py
 import numpy as np
 import pytest
-from gradients import attempt, bytes_of, in_memory, members_from, sweep_of
+from gradients import attempt, bytes_of, in_memory, members_from, several_at_once, sweep_of
 from support import hpcstencil, problem_of
 from test_reverse_sweep import LEAPFROG, METHODS, by_jax
 from test_reverse_sweep import tables as reaction
@@ -188,7 +188,9 @@ def test_fields_are_those_of_the_stages_that_evaluate_the_series(samples, integr
     given = plate(samples, equation=equation, initial={}, boundary={}, objective={"J": "integral(p**2)"})
     given |= {"numerics": {"integrator": integrator}, "gradient": {"of": ["equation.source"]}}
     problem = problem_of(**given)
-    assert adjoint_of(problem, problem.initial).stage_of == {f"gradient.source.{j}": j for j in stages}
+    adjoint = adjoint_of(problem, problem.initial)
+    assert adjoint.stage_fields() == {f"gradient.source.{j}": (0, j) for j in stages}
+    assert len(adjoint.stage_fields(3)) == 3 * len(stages)
 
 
 @pytest.mark.parametrize("kernel", ["shift", "native"])
@@ -205,6 +207,39 @@ def test_one_call_reverses_all_steps_of_a_linear_equation(samples, kernel):
     rate = sweep_of({**given, "gradient": {"of": ["equation.A"]}})
     by_rate = rate(rate.forward.initial_fields(), 1).numbers["equation.A"]
     assert found @ SAMPLES == pytest.approx(0.7 * by_rate, rel=1e-12)  # both are factors of the same term
+
+
+@pytest.mark.parametrize("integrator", ["rk4", pytest.param("euler", marks=pytest.mark.long)])
+def test_steps_that_are_reversed_together_give_the_same_bits(samples, integrator):
+    numerics = {"precision": "float64", "integrator": integrator}
+    given = plate(samples, boundary={"x": {"dirichlet": 0.3}}, numerics=numerics, objective={"J": "integral(u**3)"})
+    sweep = sweep_of(given, kernel="native")
+    alone = sweep(sweep.forward.initial_fields(), 6)
+    for steps in (2, 3):
+        together = several_at_once(sweep, steps)
+        assert {group.count for group in together.groups} >= {steps}
+        found = together(together.forward.initial_fields(), 2)
+        assert found.series["equation.s"].tobytes() == alone.series["equation.s"].tobytes()
+        assert found.numbers == alone.numbers
+
+
+def test_steps_of_leapfrog_that_are_reversed_together_give_the_same_bits(samples):
+    """With the speed of sound in each cell, whose gradient needs states, and receivers, whose derivatives calls add."""
+    equation = {
+        "name": "acoustic",
+        "c": np.linspace(0.8, 1.2, 42).reshape(7, 6),
+        "source": {"series": samples, "dt": 0.03},
+    }
+    given = plate(samples, equation=equation, initial={"p": "x*y"}, boundary={"x": {"dirichlet": 0.0}})
+    given |= {"probes": {"cable": {"field": "p", "x": [0.2, 0.5], "y": [0.3, 0.3]}}}
+    given |= {"objective": {"J": "sum((cable - 0.4)**2)"}, "gradient": {"of": ["equation.source", "equation.c"]}}
+    given |= {"numerics": {"integrator": "leapfrog"}}
+    with hs.Simulation({**given, "numerics": {"integrator": "leapfrog", "kernel": "shift"}}) as sim:
+        _, expected = sim.value_and_gradient()
+    with hs.Simulation(given) as sim:
+        _, found = sim.value_and_gradient()
+    for key in expected:
+        assert np.abs(found[key] - expected[key]).max() <= 1e-5 * np.abs(expected[key]).max()
 
 
 OBJECTIVES = {

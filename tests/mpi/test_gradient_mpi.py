@@ -1,10 +1,15 @@
 """The gradient has the same bits for every decomposition, kernel by kernel, and for every number of stored states."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
-from gradients import several_at_once, sweep_of
+from gradients import members_from, several_at_once, sweep_of
+from support import problem_of
 
 from hpcstencil.backends.native.backend import require_same_code
+from hpcstencil.gradient import verify
+from hpcstencil.gradient.verify import measured
 from hpcstencil.runtime.communicator import connect, from_rank_0
 from hpcstencil.runtime.launcher import environment_size
 from hpcstencil.validation.errors import EnvironmentProblem
@@ -228,6 +233,32 @@ def test_steps_that_are_reversed_together_give_the_same_gradient(communicator, r
         index = tuple(slice(*r) for r in sweep.forward.ranges)
         for key, block in others[2].items():
             assert block.tobytes() == np.ascontiguousarray(whole[key][index]).tobytes(), (key, devices)
+
+
+@pytest.mark.parametrize("devices", [
+    pytest.param(devices, marks=() if environment_size() == 2 else pytest.mark.long) for devices in (1, 2)
+])  # fmt: skip
+def test_verification_compares_decompositions(communicator, devices, monkeypatch):
+    given = tables("transfer", "float64", "euler") | {"gradient": {"of": ["initial.u", "equation.D"]}}
+    given = given | {"equation": {**given["equation"], "h": 0.7}, "boundary": {"x": {"dirichlet": "h*y"}}}
+    members = members_from(given, communicator, devices, "native", verified=True)
+    members, plans = members.planned(lambda number: members.sweeps[number].forward.initial_fields())
+    stored = ["one stored state"] if any(plan.states > 1 for plan in plans) else []
+    others = ["one process", "an exchange per step"] if communicator.size * devices > 1 else []
+    others += ["one device"] if devices > 1 and communicator.size > 1 else []
+    found = measured(members, plans, problem_of(**given))
+    assert [way.name for way in found.ways] == stored + others and all(way.same for way in found.ways), found.ways
+    computed = verify._others
+    monkeypatch.setattr(verify, "_others", lambda *given: changed(computed(*given)))
+    found = measured(members, plans, problem_of(**given))
+    assert [way.name for way in found.ways if "differs by" in way.words and not way.same] == others
+
+
+def changed(total):
+    """The same gradient with another last bit in one entry."""
+    array = total.blocks["initial.u"].copy()
+    array.flat[0] = np.nextafter(array.flat[0], 9.0)
+    return replace(total, blocks={**total.blocks, "initial.u": array})
 
 
 SERIES = [("plate", "float32", "euler", 2), ("layers", "float32", "leapfrog", 0), ("plate", "float64", "rk4", 0)]

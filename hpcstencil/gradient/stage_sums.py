@@ -1,0 +1,125 @@
+"""The derivatives with respect to time series that reversed steps add.
+
+A step of the reverse sweep computes fields with the derivatives with respect to the values of each series at each stage
+(`adjoint.hat_functions`). Native code records their sums over the grid after every step of a call. For other kernels each call
+takes one step, and the fields are summed after it. The fields are not kept from one call to the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from hpcstencil.adjoint.problem import Adjoint
+from hpcstencil.backends.backend import Recorder, Reductions
+from hpcstencil.distributed.halo import Fields
+from hpcstencil.distributed.windows import Parameters
+from hpcstencil.numerics.schedule import StepRange
+from hpcstencil.simulation.simulation import Simulation
+from hpcstencil.simulation.stepping import STEPS_PER_CALL
+from hpcstencil.symbolic.expressions import Field
+from hpcstencil.validation.errors import NumericsError
+
+
+@dataclass(frozen=True)
+class StageSums:
+    """The sums of the fields `Adjoint.stage_fields` of a ``simulation``, each step of which reverses ``at_once`` steps."""
+
+    adjoint: Adjoint
+    simulation: Simulation
+    at_once: int = 1
+
+    @cached_property
+    def fields(self) -> list[str]:
+        """The names of the fields, step by step."""
+        return sorted(found := self.adjoint.stage_fields(self.at_once), key=lambda name: found[name][0])
+
+    @cached_property
+    def keys(self) -> list[str]:
+        """The entry of gradient.of to which each field of a step belongs."""
+        return [key for key, hats in self.adjoint.hats.items() for _ in hats.nodes]
+
+    @cached_property
+    def reductions(self) -> Reductions:
+        """The sums of all fields."""
+        return reductions_of(self.simulation, self.fields)
+
+    @cached_property
+    def recorder(self) -> Recorder | None:
+        """The recorder of these sums after each step of a call; None if calls cannot record them."""
+        return self.reductions.recorder(STEPS_PER_CALL)
+
+    @property
+    def most(self) -> int:
+        """The largest number of steps of a call."""
+        return STEPS_PER_CALL if self.recorder else 1
+
+    @contextmanager
+    def recording(self, steps: StepRange) -> Iterator[None]:
+        """A context in which a call of the simulation takes ``steps``."""
+        if self.recorder is None:
+            yield
+            return
+        self.recorder.expect(1, 1, -steps.first, [0.0] * steps.count)
+        try:
+            yield
+        finally:
+            self.recorder.expect_nothing()
+
+    def add(
+        self, series: Mapping[str, np.ndarray], reversed_steps: StepRange, fields: Fields, parameters: Parameters
+    ) -> None:
+        """Add what the last call has found to the derivatives with respect to samples, ``series`` by key. Collective.
+
+        ``fields`` are those after the call, which has reversed these steps. Raises NumericsError, on all processes, if a
+        derivative is not finite.
+        """
+        if self.recorder is None:
+            rows = [sums_of(self.keys * self.at_once, self.reductions, fields, parameters)]
+        else:
+            rows = []
+            for reduced in self.recorder.taken(reversed_steps.count // self.at_once):
+                refuse_broken(self.keys * self.at_once, reduced.broken)
+                rows.append(reduced.sums)
+        # by calls, and in a call of several steps from the first one: the last step has to come first
+        values = np.array(rows).reshape(len(rows), self.at_once, len(self.keys))[:, ::-1].reshape(-1, len(self.keys))
+        for key, hats in self.adjoint.hats.items():
+            own = [each == key for each in self.keys]
+            hats.add(series[key], hats.times(reversed_steps), values[:, own])
+
+
+def reductions_of(simulation: Simulation, names: Sequence[str]) -> Reductions:
+    """The reductions of fields of a simulation. Collective."""
+    return simulation.steps.reductions({}, [*map(Field, names)])
+
+
+def largest_of(keys: Sequence[str], reductions: Reductions, fields: Fields, parameters: Parameters) -> np.ndarray:
+    """The largest magnitudes of derivatives per cell with respect to ``keys``, in the order of the reductions. Collective.
+
+    Raises NumericsError, on all processes, if one is not finite.
+    """
+    low, high, broken = reductions.extremes(fields, parameters, 0.0)
+    refuse_broken(keys, broken)
+    return np.maximum(np.abs(low), np.abs(high))
+
+
+def sums_of(keys: Sequence[str], reductions: Reductions, fields: Fields, parameters: Parameters) -> np.ndarray:
+    """The sums of derivatives per cell with respect to ``keys``, in the order of the reductions. Collective.
+
+    Raises NumericsError, on all processes, if one is not finite.
+    """
+    return reductions.sums(fields, parameters, 0.0, largest_of(keys, reductions, fields, parameters))
+
+
+def refuse_broken(keys: Sequence[str], broken: np.ndarray) -> None:
+    """Raise NumericsError if derivatives per cell with respect to ``keys`` are not finite in these numbers of cells."""
+    for key, count in zip(keys, broken, strict=True):
+        if count:
+            raise NumericsError(
+                f"gradient: expected finite derivatives with respect to {key}, but {count} cells have none; see "
+                "whether the equation has a square root, a power or a quotient at 0, and whether dt is stable"
+            )
