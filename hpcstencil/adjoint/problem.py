@@ -351,10 +351,10 @@ def adjoint_of(problem: Problem, expressed: Iterable[str], verified: bool = Fals
     operands = {name: plain[name] for name in plain if name.startswith(SEED)}
     space = problem.discretization
     series = {one.key: series_of(problem, one) for one in unknowns if one.kind == "series"}
+    prefixes = {GRADIENT + one.name: series[one.key] for one in unknowns if one.key in series}
     places = operands_of(
         problem, plain.values(), (*map(Field, fields), *(one.node for one in parameters), *series.values())
     )
-    hats = {one.key: hats_of(problem, one, series[one.key], rates) for one in unknowns if one.key in series}
 
     def derivatives(trees: Mapping[str, Node], seeds: Mapping[str, Node], prefix: str) -> dict[str, Node]:
         """The derivatives of Σ seeds·trees: of fields, named with this prefix, of parameters, and of the values of time series.
@@ -375,16 +375,14 @@ def adjoint_of(problem: Problem, expressed: Iterable[str], verified: bool = Fals
         found = {prefix + name: by_leaf.get(Field(name), ZERO) for name in fields}
         for one in parameters:
             found[one.field] = of_number(one.node) if one.kind == "number" else by_leaf.get(one.node, ZERO)
-        for each in hats.values():
-            found[each.prefix] = of_number(each.series)
+        for name, node in prefixes.items():
+            found[name] = of_number(node)
         return {name: tree if tree == ZERO else beside_solids(name, tree) for name, tree in found.items()}
 
     arrays = {one.field for one in parameters if one.kind == "array"}
 
     def beside_solids(name: str, tree: Node) -> Node:
         return _finite_in_solid(problem, tree) if name in arrays else in_fluid(problem.mask, tree)
-
-    prefixes = {each.prefix for each in hats.values()}
 
     def added(found: Mapping[str, Node]) -> dict[str, Node]:
         """The sums of fields and what is added to them at t = 0. There are no fields for the values of time series."""
@@ -399,6 +397,13 @@ def adjoint_of(problem: Problem, expressed: Iterable[str], verified: bool = Fals
         apart = {name: plain[OF_APART + name] for name in problem.apart}
         two_step, first = _two_step(problem.method, rates, apart, derivatives)
         remembered = added(first)
+    hats = {
+        one.key: HatFunctions(
+            GRADIENT + one.name, series[one.key], _nodes(problem, GRADIENT + one.name, trees, by_group, two_step)
+        )
+        for one in unknowns
+        if one.key in series
+    }
     end, sampled = (
         derivatives(given, {name: Field(name) for name in given}, ADJOINT) for given in (operands, recorded)
     )
@@ -571,14 +576,26 @@ def series_of(problem: Problem, one: Unknown) -> Series:
     return series
 
 
-def hats_of(problem: Problem, one: Unknown, series: Series, rates: Mapping[str, Node]) -> HatFunctions:
-    """The hat functions of a time series, on which some of the right-hand sides ``rates`` depend."""
+def _nodes(
+    problem: Problem,
+    prefix: str,
+    trees: Mapping[str, Node],
+    by_group: Mapping[int, Mapping[str, Node]],
+    two_step: Mapping[TwoStepPart, Mapping[str, Node]],
+) -> dict[int, float]:
+    """The stage values at which the time derivatives depend on the time series of this name: their nodes by number.
+
+    ``trees`` are those of the adjoint problem, and the others its parts as in `Adjoint`.
+    """
     method = problem.method
     used = sorted({j for stage in method.stages for j, _ in stage.slopes})
-    if one_by_one(method):
-        moved = {problem.groups[name] for name, rate in rates.items() if series in parts_of(rate, problem.faces)}
-        used = [j for j in used if method.stages[j].group in moved]
-    return HatFunctions(GRADIENT + one.name, series, {j: method.nodes[j] for j in used})
+    if method.multistep:
+        parts = {j: two_step[TwoStepPart.APART if j else TwoStepPart.WHOLE] for j in used}
+    elif by_group:
+        parts = {j: by_group.get(method.stages[j].group or 0, {}) for j in used}
+    else:
+        parts = dict.fromkeys(used, trees)
+    return {j: method.nodes[j] for j in used if parts[j].get(prefix, ZERO) != ZERO}
 
 
 def parts_of(tree: Node, faces: Faces) -> set[Node]:

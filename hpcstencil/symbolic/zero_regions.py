@@ -12,8 +12,12 @@ from hpcstencil.symbolic.expressions import OPERATORS, Constant, Coordinate, Fie
 from hpcstencil.symbolic.stencil_reach import axes_of
 
 
-def vanishes(tree: Node, fields: Collection[str], zeros: Collection[Node] = ()) -> bool:
-    """Return whether the tree is 0 wherever the ``fields`` and the trees ``zeros`` are, there and in neighbouring cells."""
+def vanishes(tree: Node, fields: Collection[str], zeros: Collection[Node] = (), operand: bool = False) -> bool:
+    """Return whether the tree is 0 wherever the ``fields`` and the trees ``zeros`` are, there and in neighbouring cells.
+
+    In an ``operand`` a factor 0 does not count: 0 times a field stands for the derivative of boundary values, which are in its
+    ghost cells (`adjoint.differentiate`).
+    """
     if tree in zeros:
         return True
     match tree:
@@ -22,12 +26,13 @@ def vanishes(tree: Node, fields: Collection[str], zeros: Collection[Node] = ()) 
         case Field(name):
             return name in fields
         case Pointwise("add" | "subtract" | "negative", arguments) | Pointwise("where", (_, *arguments)):
-            return all(vanishes(argument, fields, zeros) for argument in arguments)
-        case Pointwise("multiply", (a, b)):
-            return vanishes(a, fields, zeros) or vanishes(b, fields, zeros)
+            return all(vanishes(argument, fields, zeros, operand) for argument in arguments)
+        case Pointwise("multiply", factors):
+            counted = [factor for factor in factors if not (operand and factor == Constant(0.0))]
+            return any(vanishes(factor, fields, zeros, operand) for factor in counted)
         case Pointwise("divide", (a, _)):
-            return vanishes(a, fields, zeros)
-    return isinstance(tree, OPERATORS) and vanishes(tree.operand, fields, zeros)
+            return vanishes(a, fields, zeros, operand)
+    return isinstance(tree, OPERATORS) and vanishes(tree.operand, fields, zeros, True)
 
 
 def profile(name: str, rate: Node) -> tuple[int, Node] | None:

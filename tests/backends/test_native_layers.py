@@ -46,6 +46,11 @@ def test_memory_that_does_not_stay_0(rate):
     assert profile("psi", rate) is None
 
 
+def test_an_operand_of_zeros_has_ghost_cells_that_need_not_be_zero():
+    of_zeros = Derivative(Constant(0.0) * Field("u"), (0, 1))
+    assert vanishes(Constant(0.0) * Field("u"), ()) and not vanishes(of_zeros, ("psi",))
+
+
 def test_what_vanishes_with_a_field():
     flux = Parameter("c") * PSI
     for tree in (flux, Derivative(flux, (0, 1)), flux - PSI / U, Pointwise("where", (U, Constant(0.0), flux))):

@@ -242,6 +242,27 @@ def test_steps_of_leapfrog_that_are_reversed_together_give_the_same_bits(samples
         assert np.abs(found[key] - expected[key]).max() <= 1e-5 * np.abs(expected[key]).max()
 
 
+def test_values_at_walls_beside_absorbing_layers(samples):
+    """The derivative of a boundary value is an operator of 0, whose ghost cells are not 0, also outside layers."""
+    given = {
+        "grid": {"shape": [16, 9], "upper": [1.6, 0.9]},
+        "equation": {"name": "custom", "A": 0.3, "s": {"series": samples, "dt": 0.01}, "rhs": {"p": "q", "q": "laplacian(p)"}},
+        "initial": {"p": "exp(-9*(x - 0.7)**2)"},
+        "boundary": {
+            "x": {"cpml": {"width": 0.2, "speed": 1.0}},
+            "y": {"lower": {"neumann": "s"}, "upper": {"dirichlet": "A"}},
+        },
+        "numerics": {"precision": "float64", "integrator": "leapfrog"},
+        "time": {"end": 0.05, "dt": 0.005},
+        "objective": {"J": "integral(p**2)"},
+        "gradient": {"of": ["equation.s", "equation.A"]},
+    }  # fmt: skip
+    expected, found = (sweep_of(given, kernel=kernel) for kernel in ("shift", "native"))
+    expected, found = (sweep(sweep.forward.initial_fields(), 10) for sweep in (expected, found))
+    assert found.numbers["equation.A"] == pytest.approx(expected.numbers["equation.A"], rel=1e-12)
+    assert np.allclose(found.series["equation.s"], expected.series["equation.s"], rtol=1e-12)
+
+
 OBJECTIVES = {
     "inside": "integral((u - s)**2)",
     "outside": "s*integral(u)",
