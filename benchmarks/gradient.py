@@ -58,6 +58,8 @@ CASES: dict[str, dict[str, Any]] = {
     },
 }
 CASES["disk"] = CASES["rk4"]
+CASES["model"] = {**CASES["source"], "gradient": {"of": ["equation.c"]}}
+CASES["joint"] = {**CASES["source"], "gradient": {"of": ["equation.c", "equation.source"]}}
 SMALL = 48
 CASES["initial"] = {**CASES["wave"], "gradient": {"of": ["initial.u"]}}
 SAID = {
@@ -68,6 +70,8 @@ SAID = {
     "heat": "heat, initial state, euler",
     "initial": "wave, initial state, leapfrog",
     "source": "acoustic, time series of the source, a sample per step",
+    "model": "acoustic, gradient of c, all states",
+    "joint": "acoustic, both",
 }
 
 
@@ -80,9 +84,9 @@ def tables(case: str, cells: int, steps: int, states: int) -> dict[str, Any]:
     made["grid"] = {"shape": [cells] * 3}
     made["initial"] = {name: text.format(m=cells / 2) for name, text in made["initial"].items()}
     made["time"] = {"dt": given["dt"], "end": given["dt"] * steps}
-    if case == "wave":
+    if "equation.c" in made["gradient"]["of"]:
         made["equation"]["c"] = np.linspace(0.8, 1.0, cells)[:, None, None] * np.ones((cells, cells, cells))
-    if case == "source":
+    if "equation.source" in made["gradient"]["of"]:
         place = dict.fromkeys(("xs", "ys", "zs"), cells / 2)
         made["equation"] |= {**place, "source": {"series": np.zeros(steps + 1), "dt": given["dt"]}}
     if case in ("euler", "rk4", "disk"):
