@@ -51,12 +51,17 @@ class StageSums:
     @cached_property
     def recorder(self) -> Recorder | None:
         """The recorder of these sums after each step of a call; None if calls cannot record them."""
-        return self.reductions.recorder(STEPS_PER_CALL)
+        return self.reductions.recorder(self.records)
+
+    @property
+    def records(self) -> int:
+        """The records that a recorder has room for. Where states are needed, a call takes one step."""
+        return 1 if self.adjoint.needs_states else STEPS_PER_CALL
 
     @property
     def most(self) -> int:
         """The largest number of steps of a call."""
-        return STEPS_PER_CALL if self.recorder else 1
+        return self.records if self.recorder else 1
 
     @contextmanager
     def recording(self, steps: StepRange) -> Iterator[None]:

@@ -197,13 +197,15 @@ struct Tile {
         long j0 = max(0, w.j0), j1 = min(call.count[1], w.j1), x0 = max(0, w.x0), x1 = min(call.count[2], w.x1);
         upcoming.clear();
         for (long n = max(i, max(0, w.lo)); n < min(i + AT_ONCE, min(call.count[0], w.hi)); n++)
-            for (int f = 0; f < pipe.loaded; f++)
-                if (!pipe.unread[f]) plan.layers.each_kept(loaded_array(f), true, n, j0, j1, x0, x1,
+            for (int f = 0; f < pipe.loaded; f++) {
+                if (pipe.unread[f]) continue;
+                plan.layers.each_kept(loaded_array(f), true, n, j0, j1, x0, x1,
                                       [&](long j, long end, long x, long stop) {
                                           long pitch = source_size(f, 2);
                                           upcoming.add(job.source[f] + (n * source_size(f, 1) + j) * pitch + x,
                                                        stop - x, end - j, pitch);
                                       });
+            }
         upcoming.divide(portions);
     }
 
