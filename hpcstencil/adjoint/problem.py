@@ -181,8 +181,10 @@ class Adjoint:
 
     @cached_property
     def needs_states(self) -> bool:
-        """Whether reverse steps, or what is added between them, need the fields before the steps: not if the equation is
-        linear, only initial values are asked for, and the objective is taken at the end or at receivers that record a field.
+        """Whether reverse steps, or what is added between them, need the fields before the steps.
+
+        They do not if the equation is linear, only initial values and time series that no field multiplies are asked for, and
+        the objective is taken at the end or at receivers that record a field.
         """
         added = self.forward.adds_every is not None and not self.injected
         return added or any(isinstance(part, Field) and part.name in self.forward.trees for part in self.read)
@@ -307,11 +309,13 @@ class Adjoint:
 
     def on(self, topology: Topology, made: Problem, with_states: bool) -> Problem:
         """A problem that reverses steps on these blocks."""
+        given = made.config.decomposition
+        single = most_steps(made, topology) > 0 and (with_states or given.steps_per_exchange == 1)
         blocks = replace(
-            made.config.decomposition,
+            given,
             processes=topology.processes,
             devices=topology.devices,
-            steps_per_exchange="auto" if not with_states or not most_steps(made, topology) else 1,
+            steps_per_exchange=1 if single else "auto",
         )
         return replace(made, config=replace(made.config, decomposition=blocks))
 
@@ -408,13 +412,8 @@ def adjoint_of(problem: Problem, expressed: Iterable[str], verified: bool = Fals
         derivatives(given, {name: Field(name) for name in given}, ADJOINT) for given in (operands, recorded)
     )
     end, sampled = ({name: tree for name, tree in found.items() if tree != ZERO} for found in (end, sampled))
-    start = added(
-        {
-            name: tree
-            for name, tree in (derivatives(initial, adjoints, "") if initial else {}).items()
-            if name not in fields
-        }
-    )
+    at_start = derivatives(initial, adjoints, "") if initial else {}
+    start = added({one.field: at_start[one.field] for one in parameters if one.field in at_start})
     _refuse_noise(start)
     for one in unknowns:  # boundary conditions give the values on walls, whatever the initial values are
         if one.kind == "initial" and walls[one.name] != ZERO:

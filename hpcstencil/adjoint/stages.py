@@ -11,8 +11,8 @@ them, takes the stages of u except the last one, and then those of ȳ from the l
 evaluated, a stage puts u back to y_j. u ends as it began. A backend takes these stages like those of any step, so values
 between them need not be stored, and the halos are exchanged once.
 
-With the value of a time series at a stage, p gets the term of j alone. It is a field for each j, which no value before the step
-goes into.
+For a time series, the derivative with respect to its value at the time of y_j is the term of j alone. A field for each j holds
+it; its value before the step does not matter.
 
 In a partitioned method such as leapfrog, the slopes at y_j move the fields of one group g, so that k̄_j is 0 for all others.
 Then the reverse of that stage evaluates the part of (∂f/∂u)ᵀ k̄_j that comes from the fields of this group, at ȳ_(j+1) itself:

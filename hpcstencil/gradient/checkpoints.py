@@ -25,8 +25,10 @@ from hpcstencil.numerics.schedule import StepRange
 from hpcstencil.runtime.communicator import Communicator, from_rank_0
 from hpcstencil.simulation.file_blocks import checkpoint_block, from_checkpoint
 from hpcstencil.validation.errors import InputError
+from hpcstencil.validation.messages import listing
 
 WHAT = "gradient"
+SO_FAR = "so far of "  # and the key of a time series: the table of the derivatives with respect to its samples
 FREE = (*checkpoint_identity.FREE, "fit.")  # keys in which a gradient that continues may differ from the one before
 
 
@@ -53,7 +55,7 @@ def write(output: Path, members: Members, position: GradientPosition, digests: M
         "terms": [[value, *(slopes.get(name, 0.0) for name in direct)] for value, slopes in reached.parts],
         "values": results.values,
         "numbers": [results.numbers[key] for key in _numbers(members)] if results.values else [],
-        **{f"series of {key}": [values] for key, values in reached.series.items()},
+        **{f"{SO_FAR}{key}": [values] for key, values in reached.series.items()},
         **({} if reached.slopes is None else {"samples": reached.slopes}),
         **{f"series before of {key}": each for key, each in results.series.items()},
     }
@@ -124,7 +126,12 @@ def read(path: Path, members: Members, digests: Mapping[str, str]) -> tuple[Grad
     slopes = tables.read_shaped(path, "samples", scalars, communicator, len(simulation.ranges))
     arrays = [one.key for one in members.unknowns if one.kind in ("initial", "array")]
     series = [one.key for one in members.unknowns if one.kind == "series"]
-    so_far = {key: np.array(row) for key in series for row in rows(f"series of {key}")}
+    so_far = {key: np.array(row) for key in series for row in rows(f"{SO_FAR}{key}")}
+    if missing := [key for key in series if fields and key not in so_far]:
+        raise InputError(
+            f"{path}: expected the derivatives with respect to {listing(missing)} so far, but there are none, because another "
+            "version of hpcstencil wrote it; begin again with --overwrite"
+        )
     sums = [f"sums/{key}" for key in arrays if key not in members.own and values]
     own = {key: [f"member{n}/{key}" for n in range(len(values))] for key in arrays if key in members.own and values}
     names = [*fields, *sums, *(name for each in own.values() for name in each)]

@@ -1,8 +1,8 @@
 """The derivatives with respect to time series that reversed steps add.
 
 A step of the reverse sweep computes fields with the derivatives with respect to the values of each series at each stage
-(`adjoint.hat_functions`). Native code records their sums over the grid after every step of a call. For other kernels each call
-takes one step, and the fields are summed after it. The fields are not kept from one call to the next.
+(`adjoint.hat_functions`). Native code records their sums over the grid after every step of a call. Where it cannot, and for
+other kernels, each call takes one step, and the fields are summed after it. The fields are not kept from one call to the next.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class StageSums:
 
     @property
     def records(self) -> int:
-        """The records that a recorder has room for. Where states are needed, a call takes one step."""
-        return 1 if self.adjoint.needs_states else STEPS_PER_CALL
+        """The records that a recorder has room for. If steps need states or follow the time, a call takes one."""
+        return 1 if self.adjoint.needs_states or self.adjoint.follows_time else STEPS_PER_CALL
 
     @property
     def most(self) -> int:
@@ -90,7 +90,7 @@ class StageSums:
             for reduced in self.recorder.taken(reversed_steps.count // self.at_once):
                 refuse_broken(self.keys * self.at_once, reduced.broken)
                 rows.append(reduced.sums)
-        # by calls, and in a call of several steps from the first one: the last step has to come first
+        # Rows begin with the last step, but the fields of steps that are reversed together with the first of these.
         values = np.array(rows).reshape(len(rows), self.at_once, len(self.keys))[:, ::-1].reshape(-1, len(self.keys))
         for key, hats in self.adjoint.hats.items():
             own = [each == key for each in self.keys]

@@ -403,7 +403,7 @@ class Sweep:
     def parts(self, group: StepRange, hooks: SweepHooks) -> Iterator[StepRange]:
         """The parts in which a group is reversed, the last one first: one, unless no states are needed."""
         left, added = group.count, self.samples.most_added if self.samples is not None and self.injected else UNLIMITED
-        if self.stage_sums:
+        if self.stage_sums and not self.adjoint.needs_states:
             added = min(added, self.stage_sums[False].most)
         while left:
             count = left if self.adjoint.needs_states else min(left, hooks.most, added)
@@ -578,7 +578,13 @@ class Sweep:
         }
         cotangents, series = self.without_series(dict(zip(trees, of_cells, strict=True)))
         for key, tree in self.adjoint.direct_series.items():
-            series[key] = series.get(key, 0.0) + float(numpy_evaluate.evaluate(tree, values=known))
+            own = float(numpy_evaluate.evaluate(tree, values=known))
+            if not math.isfinite(own):
+                raise NumericsError(
+                    f"gradient: expected a finite derivative of the objective with respect to {key}, but got {own} at t = "
+                    f"{time:g}; see whether the objective has a square root, a power or a quotient at 0"
+                )
+            series[key] = series.get(key, 0.0) + own
         return Term(value, cotangents, direct, series)
 
     def without_series(self, found: Fields) -> tuple[Fields, dict[str, float]]:

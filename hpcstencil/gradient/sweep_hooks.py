@@ -22,7 +22,7 @@ class SweepPosition:
     ``cotangents`` are the derivatives of the objective with respect to the state before that step, and those with respect to
     parameters so far, by field of the adjoint problem; there are none before the first reverse step. ``parts`` are the terms
     of the objective so far, each with its direct derivatives with respect to numbers. ``series`` are the derivatives with
-    respect to samples of time series so far, by key; those to come are 0. ``slopes`` are the derivatives with respect to what
+    respect to samples of time series so far, by key. ``slopes`` are the derivatives with respect to what
     receivers record: float64 of shape (samples, receivers); None before the end of the run, and without receivers.
     """
 

@@ -134,7 +134,7 @@ def _ways(problem: Problem, members: Members, plans: Sequence[SweepPlan], total:
     for name, total_by in tried:
         try:
             yield _compared(name, total_by(), total, members)
-        except (InputError, Unsupported) as refusal:
+        except InputError as refusal:
             yield Way(name, f"does not fit ({refusal})", True)
 
 
@@ -147,7 +147,7 @@ def _others(
 ) -> Total:
     """The gradient on these processes and ``devices``, by the kernels of ``members``, with these keys of [decomposition].
 
-    Collective. Raises InputError or Unsupported if the blocks do not fit.
+    Collective. Raises InputError if the blocks do not fit.
     """
 
     def wished(problem: Problem) -> Problem:
@@ -156,7 +156,10 @@ def _others(
         return replace(problem, config=config, members=tuple(map(wished, problem.members)))
 
     def composed(kernel: str, blocks: Decomposed) -> Simulation:
-        return compose(prepared_with(blocks, Choice(kernel), communicator), communicator, devices)
+        try:
+            return compose(prepared_with(blocks, Choice(kernel), communicator), communicator, devices)
+        except Unsupported as refusal:
+            raise InputError(str(refusal)) from None
 
     problem, sweep = wished(problem), members.sweeps[0]
     first = single_runs(problem)[0]

@@ -115,12 +115,12 @@ class TangentLinear:
                 each: list[Any] = [float(number) for number in np.broadcast_to(values, len(self.runs))]
             elif one.kind == "series":
                 samples, count = as_array(value, None, key), len(series_of(simulation.problem, one).values)
-                if samples.shape != (count,) or not np.isfinite(samples).all():
+                if samples.shape not in ((), (count,)) or not np.isfinite(samples).all():
+                    what = "values that are not" if samples.shape in ((), (count,)) else f"shape {samples.shape}"
                     raise InputError(
-                        f"{key}: expected {count} finite samples of a time series, but got an array of shape {samples.shape}; "
-                        "give a value per sample"
+                        f"{key}: expected {count} finite numbers, one per sample, or one for all, but got {what}; give these"
                     )
-                each = [samples.astype(np.float64)] * len(self.runs)
+                each = [np.broadcast_to(samples, (count,)).astype(np.float64)] * len(self.runs)
             else:
                 name = one.name if one.kind == "initial" else PARAMETER_FIELD + one.name
                 block = block_of(simulation, name, value, key)

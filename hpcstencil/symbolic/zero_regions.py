@@ -15,7 +15,7 @@ from hpcstencil.symbolic.stencil_reach import axes_of
 def vanishes(tree: Node, fields: Collection[str], zeros: Collection[Node] = (), operand: bool = False) -> bool:
     """Return whether the tree is 0 wherever the ``fields`` and the trees ``zeros`` are, there and in neighbouring cells.
 
-    In an ``operand`` a factor 0 does not count: 0 times a field stands for the derivative of boundary values, which are in its
+    An ``operand`` that is 0 times a field does not count: it stands for the derivatives of boundary values, which are in its
     ghost cells (`adjoint.differentiate`).
     """
     if tree in zeros:
@@ -27,9 +27,10 @@ def vanishes(tree: Node, fields: Collection[str], zeros: Collection[Node] = (), 
             return name in fields
         case Pointwise("add" | "subtract" | "negative", arguments) | Pointwise("where", (_, *arguments)):
             return all(vanishes(argument, fields, zeros, operand) for argument in arguments)
+        case Pointwise("multiply", factors) if operand and Constant(0.0) in factors:
+            return False
         case Pointwise("multiply", factors):
-            counted = [factor for factor in factors if not (operand and factor == Constant(0.0))]
-            return any(vanishes(factor, fields, zeros, operand) for factor in counted)
+            return any(vanishes(factor, fields, zeros, operand) for factor in factors)
         case Pointwise("divide", (a, _)):
             return vanishes(a, fields, zeros, operand)
     return isinstance(tree, OPERATORS) and vanishes(tree.operand, fields, zeros, True)

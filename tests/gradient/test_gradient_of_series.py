@@ -19,7 +19,7 @@ from hpcstencil.gradient.verify import measured
 from hpcstencil.numerics.schedule import StepRange
 from hpcstencil.symbolic.expressions import Series, Time
 from hpcstencil.symbolic.numpy_evaluate import evaluate
-from hpcstencil.validation.errors import InputError
+from hpcstencil.validation.errors import InputError, NumericsError
 
 SAMPLES = np.array([1.0, 3.0, -2.0, 0.5, 0.7, -0.3])
 SHORT = {"ssprk2", "ab2"}
@@ -316,6 +316,15 @@ def test_members_may_take_steps_of_their_own(samples):
 ALONG = np.array([0.3, -0.2, 0.5, 1.0, -0.7, 0.4])
 
 
+def test_an_objective_without_a_derivative_is_an_error():
+    given = plate(np.abs(SAMPLES) * (np.arange(6) > 0), objective={"J": {"sum": "sqrt(s) + mean(u)", "every_steps": 2}})
+    with (
+        hs.Simulation(given) as sim,
+        pytest.raises(NumericsError, match="objective with respect to equation.s, but got inf"),
+    ):
+        sim.value_and_gradient()
+
+
 @pytest.mark.parametrize("kernel, integrator", [
     ("native", "euler"), ("shift", "ab2"), pytest.param("native", "rk4", marks=pytest.mark.long)
 ])  # fmt: skip
@@ -347,10 +356,12 @@ def test_directions_of_other_lengths_and_functions_are_refused(samples):
     with (
         hs.Simulation(plate(SAMPLES)) as sim,
         pytest.raises(
-            InputError, match=r'direction\["equation.s"\]: expected 6 finite samples of a time series, but got'
+            InputError, match=r'direction\["equation.s"\]: expected 6 finite numbers, one per sample, or one for'
         ),
     ):
         sim.tangent({"equation.s": ALONG[:5]})
+    with hs.Simulation(plate(SAMPLES)) as sim:
+        assert sim.tangent({"equation.s": 0})["J"] == 0.0
     with (
         hs.Simulation(plate(samples)) as sim,
         pytest.raises(InputError, match="but the input has an expression or a time series"),
