@@ -71,7 +71,7 @@ SAID = {
     "initial": "wave, initial state, leapfrog",
     "source": "acoustic, time series of the source, a sample per step",
     "model": "acoustic, gradient of c, all states",
-    "joint": "acoustic, both",
+    "joint": "acoustic, c and the time series",
 }
 
 

@@ -38,9 +38,9 @@ class HatFunctions:
     series: Series
     nodes: Mapping[int, float]
 
-    def fields(self, steps: int = 1) -> dict[str, tuple[int, int]]:
-        """The fields for some steps that are reversed together, each with (step k, stage value j)."""
-        return {f"{self.prefix}.{j}" + (f".{k}" if k else ""): (k, j) for k in range(steps) for j in self.nodes}
+    def fields(self, k: int = 0) -> dict[str, int]:
+        """The fields of step k of those that are reversed together, each with the number j of its stage value."""
+        return {f"{self.prefix}.{j}" + (f".{k}" if k else ""): j for j in self.nodes}
 
     def times(self, steps: StepRange) -> np.ndarray:
         """The times at which these steps evaluate the series, the last step first: float64 of shape (steps, nodes)."""

@@ -190,15 +190,18 @@ class Adjoint:
         return added or any(isinstance(part, Field) and part.name in self.forward.trees for part in self.read)
 
     def stage_fields(self, steps: int = 1) -> dict[str, tuple[int, int]]:
-        """The fields of all `HatFunctions` for some steps that are reversed together, each with (step k, stage value j)."""
-        return {name: stage for hats in self.hats.values() for name, stage in hats.fields(steps).items()}
+        """The fields of all `HatFunctions` for some steps that are reversed together, step by step, each with (step k, stage
+        value j)."""
+        each = ((k, hats) for k in range(steps) for hats in self.hats.values())
+        return {name: (k, j) for k, hats in each for name, j in hats.fields(k).items()}
 
     def spread(self, found: Mapping[str, Node], steps: int = 1) -> dict[str, Node]:
         """Derivatives by name, where those with respect to the values of time series are given to all `stage_fields`."""
         made = dict(found)
         for hats in self.hats.values():
             if hats.prefix in made:
-                made |= dict.fromkeys(hats.fields(steps), made.pop(hats.prefix))
+                tree = made.pop(hats.prefix)
+                made |= {name: tree for k in range(steps) for name in hats.fields(k)}
         return made
 
     @property

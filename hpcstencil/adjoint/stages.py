@@ -259,8 +259,7 @@ class _Making:
                 self.cotangents[each] = self.add(node, terms, added, cotangent(each))
         if sums(self.method) in moving:
             self.add(node, ((self.now, 1.0),), slopes, sums(self.method))
-        if by_stage(k, j) in moving:
-            self.add_timed(node, k, j, slopes)
+        self.add_timed(node, k, j, slopes)
 
     def terms(self, group: int, j: int, bars: Mapping[int, Mapping[int, int]], kind: str) -> Terms:
         """The terms of Σ_i a_ij ȳ_i or Σ_i b_ij ȳ_i (``kind`` "values" or "slopes") of the fields of a group."""

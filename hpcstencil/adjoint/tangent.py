@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -42,7 +43,6 @@ from hpcstencil.symbolic.expressions import (
     Parameter,
     Reduction,
     Samples,
-    Series,
     parameter_field,
     shared,
     walk,
@@ -112,15 +112,16 @@ def tangent_of(problem: Problem, expressed: Iterable[str], keys: Sequence[str]) 
     plain = plain_trees(problem, {**problem.slopes, **apart, **operands})
     space = problem.discretization
     places = operands_of(problem, plain.values())
-    given: dict[Node, Node] = {}
+    given, zeros = dict[Node, Node](), dict[str, Any]()
     for one in unknowns:
         if one.kind == "number":
-            given[one.node] = Parameter(TANGENT + one.name)
+            given[one.node], zeros[TANGENT + one.name] = Parameter(TANGENT + one.name), 0.0
         elif one.kind == "array":
             given[one.node] = Field(TANGENT + parameter_field(one.name).name)
         elif one.kind == "series":
             series = series_of(problem, one)
-            given[series] = replace(series, values=Samples(TANGENT + one.name, len(series.values)))
+            samples = Samples(TANGENT + one.name, len(series.values))
+            given[series], zeros[samples.name] = replace(series, values=samples), np.zeros(len(samples))
     along: dict[Node, Node] = {**given, **{Field(name): Field(TANGENT + name) for name in problem.trees}}
 
     def of_rates(prefix: str, names: Iterable[str]) -> dict[str, Node]:
@@ -153,15 +154,7 @@ def tangent_of(problem: Problem, expressed: Iterable[str], keys: Sequence[str]) 
         trees=shared({**problem.slopes, **slopes}),
         apart={**problem.apart, **of_rates(OF_APART, problem.apart)},
         damped={},
-        parameters={
-            **problem.parameters,
-            **{node.name: 0.0 for node in given.values() if isinstance(node, Parameter)},
-            **{
-                node.values.name: np.zeros(len(node.values))
-                for node in given.values()
-                if isinstance(node, Series) and isinstance(node.values, Samples)
-            },
-        },
+        parameters={**problem.parameters, **zeros},
         initial={**problem.initial, **{name: tree for name, tree in at_start.items() if tree != ZERO}},
         faces={**problem.faces, **places.added},
         diagnostics=dict.fromkeys((OBJECTIVE,), *objective.values()) if objective else {},

@@ -7,7 +7,7 @@ other kernels, each call takes one step, and the fields are summed after it. The
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,11 +18,10 @@ from hpcstencil.adjoint.problem import Adjoint
 from hpcstencil.backends.backend import Recorder, Reductions
 from hpcstencil.distributed.halo import Fields
 from hpcstencil.distributed.windows import Parameters
+from hpcstencil.gradient.derivative_sums import reductions_of, refuse_broken, sums_of
 from hpcstencil.numerics.schedule import StepRange
 from hpcstencil.simulation.simulation import Simulation
 from hpcstencil.simulation.stepping import STEPS_PER_CALL
-from hpcstencil.symbolic.expressions import Field
-from hpcstencil.validation.errors import NumericsError
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,7 @@ class StageSums:
     @cached_property
     def fields(self) -> list[str]:
         """The names of the fields, step by step."""
-        return sorted(found := self.adjoint.stage_fields(self.at_once), key=lambda name: found[name][0])
+        return [*self.adjoint.stage_fields(self.at_once)]
 
     @cached_property
     def keys(self) -> list[str]:
@@ -95,36 +94,3 @@ class StageSums:
         for key, hats in self.adjoint.hats.items():
             own = [each == key for each in self.keys]
             hats.add(series[key], hats.times(reversed_steps), values[:, own])
-
-
-def reductions_of(simulation: Simulation, names: Sequence[str]) -> Reductions:
-    """The reductions of fields of a simulation. Collective."""
-    return simulation.steps.reductions({}, [*map(Field, names)])
-
-
-def largest_of(keys: Sequence[str], reductions: Reductions, fields: Fields, parameters: Parameters) -> np.ndarray:
-    """The largest magnitudes of derivatives per cell with respect to ``keys``, in the order of the reductions. Collective.
-
-    Raises NumericsError, on all processes, if one is not finite.
-    """
-    low, high, broken = reductions.extremes(fields, parameters, 0.0)
-    refuse_broken(keys, broken)
-    return np.maximum(np.abs(low), np.abs(high))
-
-
-def sums_of(keys: Sequence[str], reductions: Reductions, fields: Fields, parameters: Parameters) -> np.ndarray:
-    """The sums of derivatives per cell with respect to ``keys``, in the order of the reductions. Collective.
-
-    Raises NumericsError, on all processes, if one is not finite.
-    """
-    return reductions.sums(fields, parameters, 0.0, largest_of(keys, reductions, fields, parameters))
-
-
-def refuse_broken(keys: Sequence[str], broken: np.ndarray) -> None:
-    """Raise NumericsError if derivatives per cell with respect to ``keys`` are not finite in these numbers of cells."""
-    for key, count in zip(keys, broken, strict=True):
-        if count:
-            raise NumericsError(
-                f"gradient: expected finite derivatives with respect to {key}, but {count} cells have none; see "
-                "whether the equation has a square root, a power or a quotient at 0, and whether dt is stable"
-            )

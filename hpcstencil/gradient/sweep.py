@@ -27,8 +27,9 @@ from hpcstencil.adjoint.run_steps import RunSteps, added_at
 from hpcstencil.backends.backend import Injection, Reductions
 from hpcstencil.distributed.device_grid import Body
 from hpcstencil.distributed.halo import Fields
+from hpcstencil.gradient.derivative_sums import largest_of, reductions_of, sums_of
 from hpcstencil.gradient.samples import Samples
-from hpcstencil.gradient.stage_sums import StageSums, largest_of, reductions_of, sums_of
+from hpcstencil.gradient.stage_sums import StageSums
 from hpcstencil.gradient.stored_states import InMemory, OnDisk, States
 from hpcstencil.gradient.sweep_hooks import NO_HOOKS, UNLIMITED, SweepHooks, SweepPosition
 from hpcstencil.numerics.schedule import StepRange

@@ -29,12 +29,13 @@ from hpcstencil.gradient.members import Members, Total, compiled_like, members_o
 from hpcstencil.gradient.sweep import Sweep
 from hpcstencil.problem.problem import Problem
 from hpcstencil.runtime.communicator import Communicator, OneProcess, from_rank_0
-from hpcstencil.simulation.compose import compose
-from hpcstencil.simulation.prepared import Choice, Decomposed, prepared_with
+from hpcstencil.simulation.compose import with_kernel
+from hpcstencil.simulation.prepared import Decomposed
 from hpcstencil.simulation.simulation import Simulation
 from hpcstencil.symbolic import numpy_evaluate
 from hpcstencil.symbolic.expressions import PARAMETER_FIELD, Field, Node, Noise, Pointwise
 from hpcstencil.validation.errors import InputError, NumericsError
+from hpcstencil.validation.findings import Finding, verdict
 
 LARGEST = 1e-3  # the first h, of directions as large as the unknowns
 HALVINGS = 5
@@ -44,22 +45,13 @@ MOST = 1e-12  # difference of the two products, relative to the sum of magnitude
 
 
 @dataclass(frozen=True)
-class Way:
-    """Another way to compute the gradient: its ``name``, what it gave in ``words``, and whether it gave the same bits."""
-
-    name: str
-    words: str
-    same: bool
-
-
-@dataclass(frozen=True)
 class Tested:
     """The results of the tests: the ``remainders`` for h, h/2, ..., relative to the objective, the relative difference of the
-    two products, and what other ``ways`` to compute the gradient gave."""
+    two products, and whether other ``ways`` to compute the gradient give the same bits."""
 
     remainders: tuple[float, ...]
     difference: float
-    ways: tuple[Way, ...] = ()
+    ways: tuple[Finding, ...] = ()
 
     @property
     def slopes(self) -> list[float]:
@@ -100,9 +92,9 @@ def tell(found: Tested) -> str:
     remainders = " ".join(f"{remainder:.2e}" for remainder in found.remainders)
     return (
         f"Taylor remainders     {remainders}\n"
-        f"Taylor slopes         {slopes}, promised 2 within {WITHIN}: {'ok' if found.second_order else 'NOT MET'}\n"
-        f"dot product           differs by {found.difference:.1e}, promised {MOST:g}: {'ok' if found.transposed else 'NOT MET'}"
-        + "".join(f"\n{way.name:<22}{way.words}: {'ok' if way.same else 'NOT MET'}" for way in found.ways)
+        f"Taylor slopes         {slopes}, promised 2 within {WITHIN}: {verdict(found.second_order)}\n"
+        f"dot product           differs by {found.difference:.1e}, promised {MOST:g}: {verdict(found.transposed)}"
+        + "".join(f"\n{way.name:<22}{way.words}: {verdict(way.met)}" for way in found.ways)
     )
 
 
@@ -110,12 +102,12 @@ def failures(path: Path, found: Tested) -> None:
     """Raise NumericsError, on all processes, if a test failed. ``path`` is the input."""
     failed = [] if found.second_order else ["the Taylor slopes"]
     failed += [] if found.transposed else ["the dot product"]
-    failed += [way.name for way in found.ways if not way.same]
+    failed += [way.name for way in found.ways if not way.met]
     if failed:
         raise NumericsError(f"gradient: {path} fails the test of {' and '.join(failed)}")
 
 
-def _ways(problem: Problem, members: Members, plans: Sequence[SweepPlan], total: Total) -> Iterator[Way]:
+def _ways(problem: Problem, members: Members, plans: Sequence[SweepPlan], total: Total) -> Iterator[Finding]:
     """Compute the gradient with one stored state, then by other decompositions, and compare it with ``total``. Collective."""
     communicator, devices = members.forward.communicator, members.forward.device_grid.devices.devices
     if any(plan.states > 1 for plan in plans):
@@ -135,7 +127,7 @@ def _ways(problem: Problem, members: Members, plans: Sequence[SweepPlan], total:
         try:
             yield _compared(name, total_by(), total, members)
         except InputError as refusal:
-            yield Way(name, f"does not fit ({refusal})", True)
+            yield Finding(name, f"does not fit: {refusal}", True)
 
 
 def _others(
@@ -157,7 +149,7 @@ def _others(
 
     def composed(kernel: str, blocks: Decomposed) -> Simulation:
         try:
-            return compose(prepared_with(blocks, Choice(kernel), communicator), communicator, devices)
+            return with_kernel(kernel, blocks, communicator, devices)
         except Unsupported as refusal:
             raise InputError(str(refusal)) from None
 
@@ -175,14 +167,14 @@ def _part(whole: Total, members: Members) -> Total:
     return replace(whole, blocks={key: array[own] for key, array in whole.blocks.items()})
 
 
-def _compared(name: str, found: Total, expected: Total, members: Members) -> Way:
+def _compared(name: str, found: Total, expected: Total, members: Members) -> Finding:
     """Compare a gradient with the expected one. Collective."""
     worst = 0.0
     for given, ours in zip(_parts(expected), _parts(found), strict=True):
         if given.tobytes() != ours.tobytes():
             worst = max(worst, float(np.abs(ours - given).max() / (np.abs(given).max() or 1.0)), np.finfo(float).tiny)
     worst = float(members.forward.communicator.maximum(np.array([worst]))[0])
-    return Way(name, f"differs by {worst:.1e}" if worst else "the same bits", not worst)
+    return Finding(name, f"differs by {worst:.1e}" if worst else "the same bits", not worst)
 
 
 def _parts(total: Total) -> list[np.ndarray]:

@@ -115,8 +115,9 @@ class TangentLinear:
                 each: list[Any] = [float(number) for number in np.broadcast_to(values, len(self.runs))]
             elif one.kind == "series":
                 samples, count = as_array(value, None, key), len(series_of(simulation.problem, one).values)
-                if samples.shape not in ((), (count,)) or not np.isfinite(samples).all():
-                    what = "values that are not" if samples.shape in ((), (count,)) else f"shape {samples.shape}"
+                fits = samples.shape in ((), (count,))
+                if not fits or not np.isfinite(samples).all():
+                    what = "values that are not" if fits else f"shape {samples.shape}"
                     raise InputError(
                         f"{key}: expected {count} finite numbers, one per sample, or one for all, but got {what}; give these"
                     )

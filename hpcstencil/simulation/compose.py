@@ -11,8 +11,16 @@ from hpcstencil.distributed.device_grid import DeviceGrid
 from hpcstencil.distributed.exchange import exchange_for
 from hpcstencil.runtime.communicator import Communicator
 from hpcstencil.simulation.adaptive_step import Control
-from hpcstencil.simulation.prepared import Prepared
+from hpcstencil.simulation.prepared import Choice, Decomposed, Prepared, prepared_with
 from hpcstencil.simulation.simulation import Simulation
+
+
+def with_kernel(kernel: str, decomposed: Decomposed, communicator: Communicator, devices: Sequence[Any]) -> Simulation:
+    """Compose the simulation of a decomposed problem with this kernel, whatever others there are. Collective.
+
+    Raises Unsupported if the kernel does not support the problem; "shift" supports every one.
+    """
+    return compose(prepared_with(decomposed, Choice(kernel), communicator), communicator, devices)
 
 
 def compose(prepared: Prepared, communicator: Communicator, devices: Sequence[Any]) -> Simulation:

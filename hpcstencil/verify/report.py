@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from hpcstencil.config.settings import Config
-from hpcstencil.verify.studies import Finding, Study
+from hpcstencil.validation.findings import Finding, verdict
+from hpcstencil.verify.studies import Study
 
 SIZES = {"space": "cells per axis", "time": "steps"}
 
@@ -47,11 +48,6 @@ def tell(studies: Sequence[Study], findings: Sequence[Finding]) -> list[str]:
     lines.append("")
     lines += [f"{finding.name:<22} {finding.words}: {verdict(finding.met)}" for finding in findings]
     return [*lines, ""]
-
-
-def verdict(met: bool) -> str:
-    """The word for a check that passed or failed: "ok" or "NOT MET"."""
-    return "ok" if met else "NOT MET"
 
 
 def figure_data(studies: Sequence[Study]) -> list[dict[str, Any]]:

@@ -20,12 +20,13 @@ from hpcstencil.problem.problem import Problem
 from hpcstencil.problem.stability import cfl_step
 from hpcstencil.problem.von_neumann import matrices
 from hpcstencil.runtime.communicator import Communicator, OneProcess
-from hpcstencil.simulation.compose import compose
+from hpcstencil.simulation.compose import with_kernel
 from hpcstencil.simulation.diagnostics import Diagnostics
-from hpcstencil.simulation.prepared import Choice, Decomposed, prepared_with
+from hpcstencil.simulation.prepared import Decomposed
 from hpcstencil.simulation.simulation import Simulation
 from hpcstencil.symbolic.expressions import Derivative, Node, Pointwise, Reduction, at_time, substitute, walk
 from hpcstencil.validation.errors import InputError
+from hpcstencil.validation.findings import Finding
 from hpcstencil.verify.manufactured import Manufactured, default_solution, given_solution, manufactured
 
 COARSEST = {1: 24, 2: 16, 3: 12}  # cells per axis of the coarsest grid, by number of axes, before `Orders` adds some
@@ -77,15 +78,6 @@ class Study:
         return self.too_small or self.observed >= self.promised - MISSED
 
 
-@dataclass(frozen=True)
-class Finding:
-    """The result of a check: its name, a description in ``words``, and whether it passed (``met``)."""
-
-    name: str
-    words: str
-    met: bool
-
-
 def adapted(config: Config, cells: Sequence[int], **changes: Any) -> Config:
     """The input on another grid of the same extent, prepared for convergence studies.
 
@@ -113,16 +105,7 @@ def adapted(config: Config, cells: Sequence[int], **changes: Any) -> Config:
 def alone(problem: Problem, devices: int = 1) -> Simulation:
     """Compose the simulation of a problem for this process only, on ``devices`` of its devices, with the kernel
     `shift`."""
-    return by_shift(Decomposed.of(problem, 1, devices), OneProcess(), jax.local_devices()[:devices])
-
-
-def by_shift(decomposed: Decomposed, communicator: Communicator, devices: Sequence[jax.Device]) -> Simulation:
-    """Compose the simulation of a decomposed problem with the kernel `shift`, which supports every problem.
-
-    All processes of ``communicator`` call this together.
-    """
-    prepared = prepared_with(decomposed, Choice("shift"), communicator)
-    return compose(prepared, communicator, devices)
+    return with_kernel("shift", Decomposed.of(problem, 1, devices), OneProcess(), jax.local_devices()[:devices])
 
 
 def differences(found: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]) -> float:
@@ -326,7 +309,7 @@ def decompositions(problem: Problem, communicator: Communicator, devices: Sequen
         except InputError as refusal:
             findings.append(Finding(name, f"does not fit: {refusal}", True))
             continue
-        found = by_shift(chosen, communicator, devices[:count])
+        found = with_kernel("shift", chosen, communicator, devices[:count])
         index = tuple(slice(*r) for r in found.ranges)
         own = blocks(found)
         worst = max(float(np.abs(own[field] - expected[field][index]).max()) for field in own)

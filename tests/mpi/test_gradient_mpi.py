@@ -247,11 +247,11 @@ def test_verification_compares_decompositions(communicator, devices, monkeypatch
     others = ["one process", "an exchange per step"] if communicator.size * devices > 1 else []
     others += ["one device"] if devices > 1 and communicator.size > 1 else []
     found = measured(members, plans, problem_of(**given))
-    assert [way.name for way in found.ways] == stored + others and all(way.same for way in found.ways), found.ways
+    assert [way.name for way in found.ways] == stored + others and all(way.met for way in found.ways), found.ways
     computed = verify._others
     monkeypatch.setattr(verify, "_others", lambda *given: changed(computed(*given)))
     found = measured(members, plans, problem_of(**given))
-    assert [way.name for way in found.ways if "differs by" in way.words and not way.same] == others
+    assert [way.name for way in found.ways if "differs by" in way.words and not way.met] == others
 
 
 def changed(total):

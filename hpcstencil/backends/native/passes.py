@@ -330,10 +330,9 @@ def written(plan: Plan, trials: Trials, passes: Sequence[Parts], ends: Parts, te
     longest = max(len(trials.of(parts, outside).lines) for parts in passes)
     results = [pass_of(plan, trials, parts, wanted, longest, text) for parts in passes]
     if ends:
-        begun = {array for part in passes[0] for array in part.outputs}
-        kept = {*only_written(plan, read), *(array for arrays in read[1:] for array in arrays)}
-        later = {array + len(plan.arrays) for array in kept & begun}
-        stored = ends_read(plan, trials, passes) | only_written(plan, read) - begun | later
+        begun, unread = {array for part in passes[0] for array in part.outputs}, only_written(plan, read)
+        later = {array + len(plan.arrays) for array in begun & unread.union(*read[1:])}
+        stored = ends_read(plan, trials, passes) | unread - begun | later
         results.append(pass_of(plan, trials, ends, stored, longest, text))
     return results
 
