@@ -6,7 +6,9 @@ their initial states or in their output therefore share one program, which is co
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,11 +36,22 @@ class Program:
 class SharedPrograms:
     """The programs of this process, with the most recently used one last.
 
-    All processes of a launch make the same calls in the same order.
+    All processes of a launch make the same calls in the same order. Threads take turns: who steps with a program, or changes
+    the list, holds ``turn``, because a program records for one simulation at a time.
     """
 
     def __init__(self) -> None:
         self.programs: list[Program] = []
+        self.turn = threading.RLock()
+
+    @contextmanager
+    def turn_of_others(self) -> Iterator[None]:
+        """A context inside one of ``turn``, in which other threads have theirs."""
+        self.turn.release()
+        try:
+            yield
+        finally:
+            self.turn.acquire()
 
     def take(
         self, decomposed: Decomposed, devices: Sequence[jax.Device], communicator: Communicator
@@ -49,20 +62,22 @@ class SharedPrograms:
         `backend_choice.chosen`.
         """
         wanted = dependence(decomposed, devices)
-        found = next((program for program in self.programs if program.depends_on == wanted), None)
-        if found is None:
-            found = Program(wanted, composed(decomposed, devices, communicator))
-        else:
-            self.programs.remove(found)
-        found.users += 1
-        self.programs.append(found)
-        self._drop_unused()
+        with self.turn:
+            found = next((program for program in self.programs if program.depends_on == wanted), None)
+            if found is None:
+                found = Program(wanted, composed(decomposed, devices, communicator))
+            else:
+                self.programs.remove(found)
+            found.users += 1
+            self.programs.append(found)
+            self._drop_unused()
         return found, found.simulation.with_problem(decomposed.problem)
 
     def give_back(self, program: Program) -> None:
         """Release a program that `take` returned. All processes call this together."""
-        program.users -= 1
-        self._drop_unused()
+        with self.turn:
+            program.users -= 1
+            self._drop_unused()
 
     def _drop_unused(self) -> None:
         """Drop unused programs and free their communicators, except for the KEPT most recently used ones."""

@@ -360,7 +360,7 @@ class Simulation:
             name = f"the callback {getattr(function, '__name__', repr(function))}"
 
             def act() -> None:
-                with self._interrupts.lifted():
+                with self._interrupts.lifted(), PROGRAMS.turn_of_others():
                     THIS_PROCESS.call(lambda: function(self), name)
 
             if every_steps is not None:
@@ -670,17 +670,19 @@ class Simulation:
 
     @contextmanager
     def _stepping_on(self) -> Iterator[None]:
-        """Context manager around taking steps. It compiles them on first use, and marks the simulation as busy."""
-        if not self._compiled:
-            compile_steps(self._stepping)
-            self._compiled = True
-        self._busy = True
-        self._communicator.watch.outside(False)
-        try:
-            yield
-        finally:
-            self._communicator.watch.outside(True)
-            self._busy = False
+        """Context manager around taking steps, one thread at a time. It compiles them on first use, and marks the simulation
+        as busy."""
+        with PROGRAMS.turn:
+            if not self._compiled:
+                compile_steps(self._stepping)
+                self._compiled = True
+            self._busy = True
+            self._communicator.watch.outside(False)
+            try:
+                yield
+            finally:
+                self._communicator.watch.outside(True)
+                self._busy = False
 
     def _progress(self, shown: bool) -> StepProgress:
         """The progress display from the current time to time.end. Only rank 0 shows it, and only if ``shown``."""

@@ -46,7 +46,7 @@ int main() {
         fields[f / FIELDS][f % FIELDS] = field;
     }
     call.parameters = parameters, call.constants = constants, call.coordinates = coordinates, call.ghosts = ghosts;
-    call.threads = THREADS, call.l2_bytes = 1 << 20, call.every = 1;
+    call.threads = THREADS, call.l2_bytes = 1 << 20, call.every = 1, call.records = 1;
     const int64_t rows = count[0] * count[1];
     int64_t* row = (int64_t*)malloc((rows + 1) * sizeof(int64_t));
     Run* runs = (Run*)malloc(rows * sizeof(Run));

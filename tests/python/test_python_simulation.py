@@ -3,6 +3,7 @@
 import copy
 import math
 import signal
+import threading
 import tomllib
 
 import h5py
@@ -129,6 +130,41 @@ def test_simulations_may_take_turns(command):
         with hs.open(command(sim.to_toml(), "--overwrite")) as file:
             assert_same(sim.state, file[["u"]].isel(time=-1))
         sim.close()
+
+
+def test_simulations_in_threads_take_turns(tmp_path):
+    """Each with the records of its own, also if a callback waits for another thread's run."""
+    recorded = {
+        **KINDS["native"], "time": {"end": 0.3, "dt": 0.001}, "probes": {"p": {"field": "u", "x": [0.3, 0.8], "y": 0.4}},
+    }  # fmt: skip
+
+    def run(name):
+        with hs.Simulation({**recorded, "equation": {"name": "heat", "D": 0.1 if name == "alone" else 0.11}}) as sim:
+            sim.run(output=tmp_path / f"{name}.h5")
+
+    def run_with_another():
+        with hs.Simulation({**recorded, "equation": {"name": "heat", "D": 0.11}}) as sim:
+
+            @sim.on(every_steps=100)
+            def wait(sim):
+                other = threading.Thread(target=run, args=[f"inner {sim.steps}"])
+                other.start()
+                other.join()
+
+            sim.run(output=tmp_path / "outer.h5")
+
+    threads = [threading.Thread(target=run, args=[name]) for name in ("first", "second", "alone")]
+    threads.append(threading.Thread(target=run_with_another))
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    found = {path.stem: hs.open(path).load() for path in tmp_path.glob("*.h5")}
+    assert set(found) == {"first", "second", "alone", "outer", "inner 100", "inner 200", "inner 300"}
+    values = {path.stem: hs.probes(path, "p")["values"].values for path in tmp_path.glob("*.h5")}
+    for name in set(found) - {"alone"}:
+        assert found[name].equals(found["first"]) and values[name].tobytes() == values["first"].tobytes(), name
+    assert (values["alone"] != values["first"]).any()
 
 
 def test_run_until_lands_on_a_time():

@@ -166,6 +166,22 @@ def test_a_recorder_that_is_collected_leaves_that_of_another_run(tmp_path):
     assert later.while_stepping and (later.values != 0).any(axis=1).all()
 
 
+def test_steps_inside_of_other_code_record_nothing():
+    """That code may run while a simulation steps, and its own steps have the same numbers."""
+    simulation = simulation_of(problem_of(**with_probes(("heat-2d-walls", 4, "float32", "rk4"))), kernel="native")
+    part = parts_of(simulation, simulation.problem.receivers)
+    values = np.zeros((2, part.size), np.float32)
+    recorder = simulation.steps.cell_samples(part.cells, values, part.width, simulation.device_grid.devices)
+    inside, steps = jax.jit(simulation.steps.inside()), StepRange(0.0, 0, 1e-4, 2)
+    parameters, fields = simulation.problem.parameters, simulation.initial_fields()
+    recorder.expect(every=1, first=1, origin=0)
+    jax.block_until_ready(inside(dict(fields), parameters, steps))
+    assert recorder.while_stepping and not values.any()
+    jax.block_until_ready(simulation.advance(fields, steps))
+    assert (values != 0).any(axis=1).all()
+    recorder.expect_nothing()
+
+
 @pytest.mark.parametrize(("order", "shape"), [(2, [9, 1]), (4, [12, 3]), (6, [20, 20]), (6, [9, 5]), (8, [8, 7])])
 def test_native_code_records_rows_of_any_length_within_its_calls(tmp_path, order, shape):
     given = {

@@ -35,6 +35,7 @@ from hpcstencil.validation.errors import EnvironmentProblem
 if TYPE_CHECKING:
     import jax
 
+    from hpcstencil.backends.native.ffi_call import Native
     from hpcstencil.distributed.device_grid import DeviceGrid
     from hpcstencil.distributed.exchange import Exchange
 
@@ -199,13 +200,14 @@ class LoweredToNative:
                 return attempt_in_a_call(code, device_grid, widths, array.norm)
             return attempt_by_sections(code, device_grid, array.error_sums(), array.norm)
 
+        def stepping(code: Native, grid: DeviceGrid) -> Advance:
+            """Return the function that takes steps with ``code``, and exchanges by ``grid`` unless the code does."""
+            if plan.steps_per_exchange:
+                return in_calls(code, grid, plan.steps_per_exchange, widths, bool(code.blocks) or not any(widths))
+            return by_sections(code, grid)
+
         adaptive = problem.config.time.tolerance is not None  # whose steps use the other memory themselves
-        if adaptive:
-            advance = by_attempts(attempt())
-        elif plan.steps_per_exchange:
-            advance = in_calls(code, device_grid, plan.steps_per_exchange, widths, alone)
-        else:
-            advance = by_sections(code, device_grid)
+        advance = by_attempts(attempt()) if adaptive else stepping(code, device_grid)
         one_at_a_time = not members and not device_grid.devices.several
         one_call = (alone or adaptive) and not device_grid.devices.several
         # The steps of an adaptive run may be rejected, and sections of steps are separate calls.
@@ -222,18 +224,18 @@ class LoweredToNative:
             reducer = ByNative(device_grid, code.library, self.program.fields, trees, one_call, records, made, values)
             return array.reductions(needs, trees, reducer)
 
-        def by_messages() -> Advance:
-            """Return the same steps with the exchange in XLA's code, for use inside other compiled code.
+        def inside() -> Advance:
+            """Return the same steps for use inside other compiled code.
 
-            That code may call the steps several times at once. These calls would share the edge memory, and XLA may start
-            them in a different order on each device and process.
+            That code may run while a simulation steps, and call the steps several times at once. So its calls record nothing,
+            and XLA's code exchanges: calls would share the edge memory, and XLA may start them in a different order on each
+            device and process.
             """
-            if not isinstance(device_grid.exchange, InPasses):
-                return advance
-            grid = replace(device_grid, exchange=device_grid.exchange.messages)
+            exchange, grid = device_grid.exchange, device_grid
+            if isinstance(exchange, InPasses):
+                grid = replace(device_grid, exchange=exchange.messages)
             _ = grid.places  # cached from here on: not to be computed while JAX traces
-            without_edges = replace(code, blocks=0, first_block=0)
-            return in_calls(without_edges, grid, plan.steps_per_exchange, widths, False)
+            return stepping(replace(code, blocks=0, first_block=0, records=False), grid)
 
         return Steps(
             advance=advance,
@@ -247,7 +249,7 @@ class LoweredToNative:
             else CellSamples,
             stayed_finite=code.all_finite if measures_fields_only else never_known,
             first_cells=FIRST_CELLS,
-            inside=by_messages,
+            inside=inside,
             into=into_room(code, device_grid, widths)
             if plan.steps_per_exchange and alone and one_at_a_time and not adaptive
             else None,

@@ -66,6 +66,8 @@ class Native:
     members
         The number of members of an ensemble, which one call steps; 0 for a single run. With members, the first axis of every
         array, parameter and entry of a step range is the member.
+    records
+        Whether the recorders of samples, sums, states and snapshots that are set at the time of a call are for this call.
     """
 
     program: Program
@@ -76,6 +78,7 @@ class Native:
     blocks: int = 0
     first_block: int = 0
     members: int = 0
+    records: bool = True
 
     def all_finite(self) -> bool:
         """Return whether all values that this program has stored in this process since the last call are finite.
@@ -279,6 +282,7 @@ class Native:
             members=np.int64(self.members),
             itemsize=np.int64(given[0].dtype.itemsize),
             section=np.array(section, np.int64),
+            records=np.int64(self.records),
             room=np.int64(len(spare)),
             errors=np.int64(errors),
         )

@@ -47,6 +47,7 @@ class Call(ctypes.Structure):
         ("every", ctypes.c_int64),
         ("section", ctypes.c_void_p),
         ("error_sums", ctypes.c_void_p),
+        ("records", ctypes.c_int64),
     )
 
 

@@ -83,9 +83,9 @@ struct Plan {
         for (long k = 0; k < sweeps; k++) {
             const long count = steps / sweeps + (k < steps % sweeps), first = first_step(k);
             long apart = 0;
-            for (long t = 0; t < count; t++) apart |= long(is_whole(first + t + 1)) << t;
-            const bool begun = joins_sweeps && k && !is_whole(first),
-                       next = joins_sweeps && k + 1 < sweeps && !is_whole(first + count);
+            for (long t = 0; t < count; t++) apart |= long(is_whole(call, first + t + 1)) << t;
+            const bool begun = joins_sweeps && k && !is_whole(call, first),
+                       next = joins_sweeps && k + 1 < sweeps && !is_whole(call, first + count);
             const std::array<long, 4> mine = {count, begun, next, apart};
             kind.push_back(std::find(kinds.begin(), kinds.end(), mine) - kinds.begin());
             if (kind[k] < (long)kinds.size()) continue;

@@ -211,7 +211,7 @@ static void clear(FieldSum& sum, const void* at) {
 
 // The sums to take in this call; null if there are none. Whatever was stored before does not hold any more.
 static FieldSums* field_sums_of(const Call& call) {
-    FieldSums* sums = field_sums;
+    FieldSums* sums = call.records ? field_sums : nullptr;
     bool wanted = false;
     if (sums) sums->stored = 0;
     for (int f = 0; f < GIVEN && sums && !call.section; f++) {

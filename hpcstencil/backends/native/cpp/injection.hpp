@@ -48,8 +48,8 @@ struct Injected {
     };
     std::vector<Entry> entries;
 
-    void find(long step, const Pass& pass) {
-        for (int o = 0; o < pass.outputs && injection; o++) {
+    void find(const Call& call, long step, const Pass& pass) {
+        for (int o = 0; o < pass.outputs && call.records && injection; o++) {
             int later = pass.output[o] >= ARRAYS, number = injected[pass.output[o] - later * ARRAYS];
             const real* values = number < 0 ? nullptr : injection->row(step + later, number);
             if (values) entries.push_back({o, values});

@@ -4,12 +4,14 @@
 #include "field_records.hpp"
 #include "state_records.hpp"
 
-static bool needs_whole_steps() {
+static bool needs_whole_steps(const Call& call) {
+    if (!call.records) return false;
     return samples_need_whole_steps || records_need_whole_steps || states_need_whole_steps;
 }
 // Whether the state after a step of the call's clock is recorded, and must be stored for that. This step is then not
 // joined to the next one.
-static bool is_whole(long step) {
+static bool is_whole(const Call& call, long step) {
+    if (!call.records) return false;
     return (samples_need_whole_steps && cell_samples->record(step))
            || (records_need_whole_steps && field_records->record(step))
            || (states_need_whole_steps && state_records->record(step));
@@ -20,7 +22,9 @@ struct LevelRecords {
     LevelSums sums;
     LevelStates states;
 
-    void find(long step, const Pass& pass) { cells.find(step, pass), sums.find(step, pass), states.find(step, pass); }
+    void find(const Call& call, long step, const Pass& pass) {
+        if (call.records) cells.find(step, pass), sums.find(step, pass), states.find(step, pass);
+    }
     bool empty() const { return cells.entries.empty() && sums.entries.empty() && states.entries.empty(); }
 
     // Records what the pass has just computed, planes i .. i + at_once - 1 in ``out``; ``from`` and ``end`` bound the

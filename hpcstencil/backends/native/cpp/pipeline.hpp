@@ -50,6 +50,7 @@ struct Call {
     // Null, or for an attempted step the words of each error's sum (error_sums.hpp), to which the call adds. The errors
     // themselves, the last arrays of ``results``, are then not stored.
     int64_t* error_sums;
+    int64_t records;  // whether the recorders that are set (`set_cell_samples` and others) are for this call
 };
 
 static const int MAX_STEPS = GIVEN < FIELDS ? 1 : 16;  // of a sweep

@@ -95,7 +95,7 @@ struct Reference {
         const long* more = extent[p];
         Rows in[PLANES], out[PLANES];
         Injected added;
-        added.find(step, pass);
+        added.find(call, step, pass);
         for (long i = -more[0]; i < call.count[0] + more[0]; i += whole.at_once) {
             for (int n = 0; n < whole.planes; n++) {
                 const Plane& plane = whole.plane[n];

@@ -32,6 +32,7 @@ static SnapshotCopies* snapshot_copies = nullptr;
 extern "C" void set_snapshot_copies(SnapshotCopies* results) { snapshot_copies = results; }
 
 // The buffers to which a call copies its results; null if there are none or a thread still reads them.
-static SnapshotCopies* snapshot_target() {
-    return snapshot_copies && !__atomic_load_n(&snapshot_copies->lent, __ATOMIC_ACQUIRE) ? snapshot_copies : nullptr;
+static SnapshotCopies* snapshot_target(const Call& call) {
+    SnapshotCopies* given = call.records ? snapshot_copies : nullptr;
+    return given && !__atomic_load_n(&given->lent, __ATOMIC_ACQUIRE) ? given : nullptr;
 }

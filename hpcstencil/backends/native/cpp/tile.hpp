@@ -151,8 +151,8 @@ struct Tile {
             w.first_target = next_target;
             w.x0 = round_down(w.x0, LANES), w.x1 = round_up(w.x1, LANES);
             portions += (w.j1 - w.j0 + ROWS - 1) / ROWS * (AT_ONCE / w.pass->at_once);
-            w.records.find(job.first + w.step, *w.pass), w.unstored.find(pipe.level[q].pass, w.records.cells);
-            w.injected.find(job.first + w.step, *w.pass);
+            w.records.find(call, job.first + w.step, *w.pass), w.unstored.find(pipe.level[q].pass, w.records.cells);
+            w.injected.find(call, job.first + w.step, *w.pass);
             for (int mask = 0; mask < VARIANTS; mask++) {
                 const Variant& variant = *w.pass->variant[mask];
                 w.first[mask] = next;

@@ -46,7 +46,7 @@ struct Wavefront : Plan {
     SnapshotCopies* snapshot = nullptr;
 
     Wavefront(const Call& call, const Blocking& blocking) : Plan(call), rows(blocking.rows) {
-        reserved.lay_out(blocking.steps, has_boundary(call, 0), nullptr, {}, needs_whole_steps() ? ALL_APART : 0);
+        reserved.lay_out(blocking.steps, has_boundary(call, 0), nullptr, {}, needs_whole_steps(call) ? ALL_APART : 0);
         reserved_drift.lay_out(reserved, call.count[1] == 1);
         in_round = planes_in_round();
         // Between two ends, parts begin lower, because levels lie half as far above their first place on average.
@@ -236,9 +236,9 @@ struct Sweep {
         for (int f = 0; f < FIELDS; f++) start_drift[f] = wavefront.drift_before(k, f);
         for (int q = 1; q < pipe.levels; q++) {
             const Pass& pass = passes[pipe.level[q].pass];
-            records[q].find(wavefront.first_step(k) + pipe.level[q].step, pass);
+            records[q].find(call, wavefront.first_step(k) + pipe.level[q].step, pass);
             unstored[q].find(pipe.level[q].pass, records[q].cells);
-            injected[q].find(wavefront.first_step(k) + pipe.level[q].step, pass);
+            injected[q].find(call, wavefront.first_step(k) + pipe.level[q].step, pass);
             for (int mask = 0; mask < VARIANTS; mask++)
                 for (int n = 0; n < pass.variant[mask]->planes; n++) {
                     const Plane& plane = pass.variant[mask]->plane[n];
@@ -656,7 +656,7 @@ inline void Wavefront::work(long n, Buffer& memory) {
     for (long k = 0; k < sweeps; k++) {
         Sweep* sweep = new Sweep(*this, n, k);  // too large for a stack
         sweep->fetch_neighbours();
-        barrier.wait([&] { snapshot = k + 1 == sweeps ? snapshot_target() : nullptr; });
+        barrier.wait([&] { snapshot = k + 1 == sweeps ? snapshot_target(call) : nullptr; });
         sweep->results.begin(sweep->last ? sums : nullptr);
         sweep->run();
         sweep->end_sums();

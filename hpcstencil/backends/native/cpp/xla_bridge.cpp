@@ -29,6 +29,7 @@ struct Call {  // as in pipeline.hpp
     int64_t every;
     const int64_t* section;
     int64_t* error_sums;
+    int64_t records;
 };
 
 static std::unordered_map<int64_t, int64_t (*)(const Call*)> programs;
@@ -215,7 +216,7 @@ extern "C" XLA_FFI_Error* run_program(XLA_FFI_CallFrame* frame) {
     call.coordinates = coordinates;
     call.threads = *integers(given, "threads"), call.l2_bytes = *integers(given, "l2_bytes"),
     call.l3_is_far = *integers(given, "l3_is_far"), call.l3_bytes = *integers(given, "l3_bytes"),
-    call.every = *integers(given, "every");
+    call.every = *integers(given, "every"), call.records = *integers(given, "records");
     int64_t failed = members ? ensemble.step_all() : advance(&call);
     if (!failed) return nullptr;
     std::string sentence = "the MPI library failed with error code " + std::to_string(failed) +
