@@ -152,9 +152,11 @@ def plan_of(adjoint: Adjoint, topology: Topology, at_once: int, injected: bool, 
     beside = 2 * size + (reductions + 2 * reverse + 4 * constant) * one + size + (size + reverse * one) // 2
     recorded = 0
     if problem.misfit is not None:  # the samples of all receivers, their data, and the derivatives with respect to them
-        receivers = problem.receivers[problem.misfit.table]
-        recorded = (run.total // receivers.every + 1) * len(receivers.places) * 8
-        beside += (2 + len(problem.misfit.data)) * recorded
+        assert problem.adds_every is not None
+        receivers = {table: len(problem.receivers[table].places) for table in problem.misfit.tables}
+        each = (run.total // problem.adds_every + 1) * 8
+        recorded = each * sum(receivers.values())
+        beside += 2 * recorded + each * sum(receivers[table] for table in problem.misfit.data.values())
     if not adjoint.needs_states:
         return SweepPlan(groups, 0, size, beside)
     states = gradient.checkpoints or len(groups)

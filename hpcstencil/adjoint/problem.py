@@ -13,7 +13,7 @@ backend computes a reverse step as it computes a step of an equation.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -53,6 +53,7 @@ from hpcstencil.symbolic.expressions import (
     bottom_up,
     parameter_field,
     rebuilt,
+    samples_field,
     shared,
     total,
     walk,
@@ -60,15 +61,16 @@ from hpcstencil.symbolic.expressions import (
 from hpcstencil.symbolic.stencil_reach import Discretization
 from hpcstencil.symbolic.zero_regions import where_adjoint_matters
 from hpcstencil.validation.errors import InputError
-from hpcstencil.validation.messages import at, listing, unknown
+from hpcstencil.validation.messages import at, unknown
 
 ADJOINT, TRANSPOSED, GRADIENT, TANGENT = "adjoint.", "transposed.", "gradient.", "tangent."
 SEED = "objective seed "  # and the number of a reduction: the derivative of the objective with respect to its terms
 END, START, PRODUCTS = "end", "start", "products"  # keys of `Problem.derived`
-RECORDED, SAMPLED, REMEMBERED = "recorded", "sampled", "remembered"  # three more
+RECORDED, SAMPLED, REMEMBERED, EXTREMA = "recorded", "sampled", "remembered", "extrema"  # four more
 OF_APART = "apart "  # and the name of a field: the part of its time derivative that a two-step method treats apart
-SAMPLES_SEED = "samples seed"  # the derivative of the objective with respect to what receivers record
+SAMPLES_SEED = "samples seed "  # and a table: the derivative of the objective with respect to what its receivers record
 OBJECTIVE = "objective"
+EXTREME = ("min", "max")  # kinds of reductions whose derivatives are those of single cells
 # (trees, seeds, prefix of names) -> the derivatives of Σ seeds·trees by name
 Derivatives = Callable[[Mapping[str, Node], Mapping[str, Node], str], dict[str, Node]]
 
@@ -113,8 +115,9 @@ class Adjoint:
         END: the values at the end of the run that are not 0, from the state and the fields SEED.
         START: what the initial expressions add to gradient.p.
         REMEMBERED: what the slopes that a two-step method remembers first add.
-        RECORDED: what receivers record, unless that is a field.
-        SAMPLED: what a sample adds to the fields on which it depends, from the state and the field SAMPLES_SEED.
+        RECORDED: what receivers record, by table, unless that is a field.
+        SAMPLED: what samples add to the fields on which they depend, from the state and the fields SAMPLES_SEED.
+        EXTREMA: the operands of minima and maxima, by their fields SEED.
         PRODUCTS: if it is verified, the terms of λ·(∂f/∂u v) and (transposed field)·v, with v in the fields tangent.u.
     reductions, slopes
         The reductions of the objective, and its derivatives with respect to each of them, as trees of all.
@@ -124,8 +127,9 @@ class Adjoint:
         Those with respect to the values of time series, by key.
     forward
         The problem itself.
-    sample_slope
-        The derivative of `Misfit.term` with respect to the sample, if there is a misfit.
+    sum_slopes, sample_slopes
+        For each sum in `Problem.misfit`, the derivative of the objective with respect to it, and that of its term with respect
+        to the sample.
     group_parts
         If the method moves one group of fields at a time: by group, the part of `reverse_rhs` that comes from its adjoint.u.
     two_step_parts
@@ -142,7 +146,8 @@ class Adjoint:
     slopes: tuple[Node, ...]
     direct: Mapping[str, Node]
     forward: Problem
-    sample_slope: Node = ZERO
+    sum_slopes: tuple[Node, ...] = ()
+    sample_slopes: tuple[Node, ...] = ()
     group_parts: Mapping[int, Mapping[str, Node]] = field(default_factory=dict)
     two_step_parts: Mapping[TwoStepPart, Mapping[str, Node]] = field(default_factory=dict)
     hats: Mapping[str, HatFunctions] = field(default_factory=dict)
@@ -174,10 +179,21 @@ class Adjoint:
     @cached_property
     def injected(self) -> str:
         """The field adjoint.u to which the derivatives with respect to samples are added as they are; "" if there is none,
-        because the objective has no receivers, or because these do not record a field that has a time derivative."""
-        sampled = self.problem.derived.get(SAMPLED, {})
-        (name, tree), *others = [*sampled.items()] or [("", ZERO)]
-        return name if name.startswith(ADJOINT) and tree == Field(SAMPLES_SEED) and not others else ""
+        because the objective has no receivers, or because these are not those of one table that record a field with a time
+        derivative."""
+        return self._injection[0]
+
+    @property
+    def injected_table(self) -> str:
+        """The table of the receivers whose derivatives are ``injected``; "" without any."""
+        return self._injection[1]
+
+    @cached_property
+    def _injection(self) -> tuple[str, str]:
+        (name, tree), *others = [*self.problem.derived.get(SAMPLED, {}).items()] or [("", ZERO)]
+        if others or not name.startswith(ADJOINT) or not isinstance(tree, Field):
+            return "", ""
+        return name, tree.name.removeprefix(SAMPLES_SEED)
 
     @cached_property
     def needs_states(self) -> bool:
@@ -341,7 +357,6 @@ def adjoint_of(problem: Problem, expressed: Iterable[str], verified: bool = Fals
     fields = tuple(problem.trees)
     ((_, objective),) = problem.objective.items()
     reductions = tuple(dict.fromkeys(part for part in walk(objective) if isinstance(part, Reduction)))
-    refuse_extrema(problem, reductions)
     expressed = {*expressed}
     initial = {name: problem.initial[name] for name in fields if name in problem.initial and name in expressed}
     walls = {name: with_lower_walls(problem, name, ZERO, lambda value: at_time(value, 0.0)) for name in fields}
@@ -351,10 +366,10 @@ def adjoint_of(problem: Problem, expressed: Iterable[str], verified: bool = Fals
         **problem.slopes,
         **{OF_APART + name: tree for name, tree in problem.apart.items()},
         **{SEED + str(n): r.operand for n, r in enumerate(reductions)},
-        **({} if misfit is None else {SAMPLES_SEED: misfit.recorded}),
+        **({} if misfit is None else {SAMPLES_SEED + table: tree for table, tree in misfit.recorded.items()}),
     })  # fmt: skip
     rates = {name: plain[name] for name in fields}
-    recorded = {name: plain[name] for name in plain if name == SAMPLES_SEED}
+    recorded = {name: plain[name] for name in plain if name.startswith(SAMPLES_SEED)}
     operands = {name: plain[name] for name in plain if name.startswith(SEED)}
     space = problem.discretization
     series = {one.key: series_of(problem, one) for one in unknowns if one.kind == "series"}
@@ -426,8 +441,12 @@ def adjoint_of(problem: Problem, expressed: Iterable[str], verified: bool = Fals
     trees, end, *parts = _with_shared_parts(trees, end, *by_group.values(), *two_step.values())
     by_group = dict(zip(by_group, parts, strict=False))
     two_step = dict(zip(two_step, parts[len(by_group) :], strict=True))
-    of_samples = recorded if any(not isinstance(tree, Field) for tree in recorded.values()) else {}
-    derived = {REMEMBERED: remembered, START: start, SAMPLED: sampled, RECORDED: of_samples, PRODUCTS: products}
+    of_samples = {
+        name.removeprefix(SAMPLES_SEED): tree for name, tree in recorded.items() if not isinstance(tree, Field)
+    }
+    extrema = {SEED + str(n): operands[SEED + str(n)] for n, part in enumerate(reductions) if part.kind in EXTREME}
+    derived = {REMEMBERED: remembered, START: start, SAMPLED: sampled, RECORDED: of_samples, EXTREMA: extrema}
+    derived |= {PRODUCTS: products}
     adjoint = _adjoint_problem(
         problem,
         trees,
@@ -444,7 +463,9 @@ def adjoint_of(problem: Problem, expressed: Iterable[str], verified: bool = Fals
     outer_series = {key: outside(objective, node) for key, node in series.items()}
     outer_series = {key: tree for key, tree in outer_series.items() if tree != ZERO}
     slopes = tuple(outside(objective, part) for part in reductions)
-    of_sample = ZERO if misfit is None else outside(misfit.term, misfit.sample)
+    receiver_sums = () if misfit is None else misfit.sums
+    of_sums = tuple(outside(objective, each.node) for each in receiver_sums)
+    of_terms = tuple(outside(each.term, samples_field(each.table)) for each in receiver_sums)
     layered = tuple(ADJOINT + name for name in layers)
     return Adjoint(
         unknowns,
@@ -453,7 +474,8 @@ def adjoint_of(problem: Problem, expressed: Iterable[str], verified: bool = Fals
         slopes,
         outer,
         problem,
-        of_sample,
+        of_sums,
+        of_terms,
         by_group,
         two_step,
         hats,
@@ -662,16 +684,6 @@ def refuse_unavailable(problem: Problem) -> None:
     if problem.misfit is not None and config.time.dt is None:
         raise InputError(
             f"time.{config.time.given}: sums over receivers are not available yet with steps of several sizes; write time.dt"
-        )
-
-
-def refuse_extrema(problem: Problem, reductions: Sequence[Reduction]) -> None:
-    """Raise InputError if the objective contains a minimum or maximum over the grid."""
-    kinds = [part.kind for part in reductions if part.kind in ("min", "max")]
-    if kinds:
-        raise InputError(
-            f"{at('objective', *problem.objective)}: gradients are not available yet of {listing(dict.fromkeys(kinds))}(); use "
-            "integral() or mean()"
         )
 
 

@@ -20,13 +20,13 @@ import numpy as np
 from hpcstencil.adjoint.differentiate import tangent
 from hpcstencil.adjoint.members import single_runs
 from hpcstencil.adjoint.problem import (
+    EXTREME,
     OBJECTIVE,
     OF_APART,
     TANGENT,
     Unknown,
     operands_of,
     plain_trees,
-    refuse_extrema,
     refuse_unavailable,
     series_of,
     unknowns_of,
@@ -48,7 +48,7 @@ from hpcstencil.symbolic.expressions import (
     walk,
 )
 from hpcstencil.validation.errors import InputError
-from hpcstencil.validation.messages import at
+from hpcstencil.validation.messages import at, listing
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def tangent_of(problem: Problem, expressed: Iterable[str], keys: Sequence[str]) 
     except InputError as error:
         raise InputError(str(error).replace("gradient.of", "direction", 1)) from None
     reductions = [part for tree in problem.objective.values() for part in walk(tree) if isinstance(part, Reduction)]
-    refuse_extrema(problem, reductions)
+    _refuse_extrema(problem, reductions)
     operands = {f"operand {n}": part.operand for n, part in enumerate(reductions)}
     apart = {OF_APART + name: tree for name, tree in problem.apart.items()}
     plain = plain_trees(problem, {**problem.slopes, **apart, **operands})
@@ -166,6 +166,16 @@ def tangent_of(problem: Problem, expressed: Iterable[str], keys: Sequence[str]) 
         positions={**problem.positions, **{TANGENT + name: place for name, place in problem.positions.items()}},
     )
     return Tangent(unknowns, extended)
+
+
+def _refuse_extrema(problem: Problem, reductions: Sequence[Reduction]) -> None:
+    """Raise InputError if the objective contains a minimum or maximum over the grid."""
+    kinds = [f"{part.kind}()" for part in reductions if part.kind in EXTREME]
+    if kinds:
+        raise InputError(
+            f"{at('objective', *problem.objective)}: derivatives along a direction are not available yet of "
+            f"{listing(dict.fromkeys(kinds))}; use integral() or mean()"
+        )
 
 
 def _of(problem: Problem, keys: Sequence[str]) -> GradientConfig:

@@ -28,6 +28,7 @@ from hpcstencil.validation.errors import InputError
 from hpcstencil.validation.messages import listing
 
 WHAT = "gradient"
+SAMPLES = "samples of "  # and a table of [probes]: the table of the derivatives with respect to its samples
 SO_FAR = "so far of "  # and the key of a time series: the table of the derivatives with respect to its samples
 FREE = (*checkpoint_identity.FREE, "fit.")  # keys in which a gradient that continues may differ from the one before
 
@@ -56,7 +57,7 @@ def write(output: Path, members: Members, position: GradientPosition, digests: M
         "values": results.values,
         "numbers": [results.numbers[key] for key in _numbers(members)] if results.values else [],
         **{f"{SO_FAR}{key}": [values] for key, values in reached.series.items()},
-        **({} if reached.slopes is None else {"samples": reached.slopes}),
+        **{f"{SAMPLES}{table}": each for table, each in (reached.slopes or {}).items()},
         **{f"series before of {key}": each for key, each in results.series.items()},
     }
     if simulation.problem.step_follows_solution:
@@ -123,11 +124,18 @@ def read(path: Path, members: Members, digests: Mapping[str, str]) -> tuple[Grad
     direct, values = list(sweeps[number].adjoint.direct), rows("values")
     parts = [(row[0], dict(zip(direct, row[1:], strict=True))) for row in rows("terms")]
     fields = list(sweeps[number].adjoint.reverse_rhs) if step < sweeps[number].steps else []
-    slopes = tables.read_shaped(path, "samples", scalars, communicator, len(simulation.ranges))
+    misfit, ndim = simulation.problem.misfit, len(simulation.ranges)
+    sampled = () if misfit is None else misfit.tables
+    slopes = {
+        table: each
+        for table in sampled
+        if (each := tables.read_shaped(path, SAMPLES + table, scalars, communicator, ndim)) is not None
+    }
     arrays = [one.key for one in members.unknowns if one.kind in ("initial", "array")]
     series = [one.key for one in members.unknowns if one.kind == "series"]
     so_far = {key: np.array(row) for key in series for row in rows(f"{SO_FAR}{key}")}
-    if missing := [key for key in series if fields and key not in so_far]:
+    needed = {**dict.fromkeys(series, so_far), **dict.fromkeys(sampled, slopes)}
+    if missing := [key for key, found in needed.items() if fields and key not in found]:
         raise InputError(
             f"{path}: expected the derivatives with respect to {listing(missing)} so far, but there are none, because another "
             "version of hpcstencil wrote it; begin again with --overwrite"
@@ -145,5 +153,5 @@ def read(path: Path, members: Members, digests: Mapping[str, str]) -> tuple[Grad
         {key: [np.array(row) for row in rows(f"series before of {key}")] for key in series if values},
     )
     return GradientPosition(
-        number, SweepPosition(step, {name: found[name] for name in fields}, parts, so_far, slopes), results
+        number, SweepPosition(step, {name: found[name] for name in fields}, parts, so_far, slopes or None), results
     ), members

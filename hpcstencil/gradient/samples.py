@@ -1,9 +1,9 @@
-"""What the samples of receivers add to the objective, and to its derivative with respect to the recorded field.
+"""The sums over receivers in an objective, and the derivatives of the objective with respect to what they record.
 
-The receivers record while the run is taken forwards, native code within its calls. At its end rank 0 computes the terms of all
-samples, and their derivatives. In the reverse sweep every process spreads these over its own cells, in the order of the
-receivers' numbers, after each step: native code within its calls, other kernels between them. So nothing depends on the
-decomposition.
+The receivers record while the run is taken forwards, native code within its calls. At its end rank 0 computes the sums, and
+then the derivatives with respect to all samples. In the reverse sweep every process spreads these over its own cells, in the
+order of the receivers' numbers, after each step: native code within its calls, other kernels between them. So nothing depends
+on the decomposition.
 """
 
 from __future__ import annotations
@@ -20,28 +20,30 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hpcstencil.adjoint.problem import RECORDED, Adjoint
+from hpcstencil.adjoint.problem import RECORDED, SAMPLES_SEED, Adjoint
 from hpcstencil.backends.backend import Injection
 from hpcstencil.distributed.cell_samples import CellSamples
 from hpcstencil.distributed.device_grid import Body
 from hpcstencil.distributed.halo import Fields
 from hpcstencil.numerics.schedule import StepRange
 from hpcstencil.numerics.topology import Topology
+from hpcstencil.problem.misfit import ReceiverSum
 from hpcstencil.problem.receivers import Receivers
 from hpcstencil.simulation.simulation import Simulation
 from hpcstencil.simulation.streams.probes import BUFFER, MOST_RECORDS, gathered, interpolated, parts_of, weights_of
 from hpcstencil.symbolic import numpy_evaluate
-from hpcstencil.symbolic.expressions import Field, Node, Time, data_field
+from hpcstencil.symbolic.expressions import Field, Node, Time, data_field, samples_field
+from hpcstencil.validation.errors import NumericsError
 
 MOST_BYTES = 2**26  # of the values that one call adds
 
 
 class Samples:
-    """The receivers of an objective on this process.
+    """The receivers of an objective on this process, of all tables of [probes] that it sums over.
 
     ``forward`` and ``backward`` are those of a `Sweep`, with the same blocks. ``observed`` are the data on rank 0, float64 of
     shape (samples, receivers) by name. ``slopes`` are the derivatives of the objective with respect to the samples of a run,
-    float64 of the same shape, equal on all processes; None before `terms` has been called.
+    float64 of that shape by table, equal on all processes; None before `weigh` has been called.
     """
 
     def __init__(
@@ -50,12 +52,13 @@ class Samples:
         misfit = adjoint.forward.misfit
         assert misfit is not None
         self.forward, self.backward, self.observed = forward, backward, observed
-        self.misfit, self.slope = misfit, adjoint.sample_slope
-        receivers, recorded = forward.problem.receivers[misfit.table], misfit.recorded
-        # of an expression that is a field, the field
-        self.receivers = replace(receivers, field=recorded.name) if isinstance(recorded, Field) else receivers
-        self.every = self.receivers.every
-        self.part = parts_of(forward, {misfit.table: self.receivers})
+        self.misfit, self.term_slopes, self.injected_table = misfit, adjoint.sample_slopes, adjoint.injected_table
+        self.receivers = dict[str, Receivers]()
+        for table, tree in misfit.recorded.items():  # of an expression that is a field, the field
+            own = forward.problem.receivers[table]
+            self.receivers[table] = replace(own, field=tree.name) if isinstance(tree, Field) else own
+        self.every = math.gcd(*(each.every for each in self.receivers.values()))
+        self.part = parts_of(forward, self.receivers)
         size = -(BUFFER // (max(1, self.part.size) * forward.dtype.itemsize))
         self.records = max(1, min(MOST_RECORDS, -int(forward.communicator.maximum(np.array([size]))[0])))
         values = np.zeros((self.records, self.part.size), forward.dtype)
@@ -63,37 +66,47 @@ class Samples:
         self.cells = made(self.part.cells, values, self.part.width, forward.device_grid.devices)
         self.parameters: Mapping[str, Any] = {}
         self.taken = 0  # records in the buffer
-        self.rows: list[np.ndarray] = []  # the values of the records before those
+        self.rows: list[dict[str, np.ndarray]] = []  # the values of the records before those
         self.drained = 0  # how many of these have been drained
-        self.slopes: np.ndarray | None = None
+        self.values: dict[str, np.ndarray] = {}  # of a whole run, on rank 0
+        self.slopes: Mapping[str, np.ndarray] | None = None
         self.weights: list[np.ndarray] = []
-        self.spread: Spread | None = None
+        self.spread: dict[str, Spread] = {}
         self.injected: dict[Injection, CellsOfReceivers] = {}
 
     def of_member(self, forward: Simulation, observed: Mapping[str, np.ndarray]) -> Samples:
         """The same receivers for another member of an ensemble, with its data. No values may have been taken yet."""
         other = copy.copy(self)
-        other.forward, other.observed, other.injected = forward, observed, {}
+        other.forward, other.observed, other.injected, other.spread = forward, observed, {}, {}
         return other
 
     # ---- forwards ----
 
-    def begin(self, fields: Fields, parameters: Mapping[str, Any], recorded: Sequence[np.ndarray] = ()) -> None:
+    def begin(
+        self, fields: Fields, parameters: Mapping[str, Any], recorded: Sequence[Mapping[str, np.ndarray]] = ()
+    ) -> None:
         """Begin to record a run with these ``parameters``: its ``fields`` at t = 0, or what follows the results of earlier
         calls of `drain`, if there are any. Collective."""
-        if self.spread is None:
-            self.weights = weights_of(self.forward, {self.misfit.table: self.receivers}, self.part, fields)
-            self.spread = Spread(self.forward, self.receivers, self._all_weights())
-        self.parameters, self.taken, self.rows, self.drained = parameters, 0, [*recorded], len(recorded)
+        if not self.spread:
+            self.weights = weights_of(self.forward, self.receivers, self.part, fields)
+            for number, (table, each) in enumerate(self.receivers.items()):
+                self.spread[table] = Spread(self.forward, each, self._all_weights(number, each))
+        self.parameters, self.taken, self.rows, self.drained = parameters, 0, [*map(dict, recorded)], len(recorded)
         if not recorded:
             self._record(fields, 0.0)
 
-    def drain(self) -> np.ndarray:
-        """Return what has been recorded since the last call: float64 of shape (samples, receivers) on rank 0, zeros on the
-        others. Collective."""
+    def drain(self) -> dict[str, np.ndarray]:
+        """Return what has been recorded since the last call, by table: float64 of shape (records, receivers) on rank 0, zeros
+        on the others. Collective."""
         self._interpolate_if(self.taken > 0)
         new, self.drained = self.rows[self.drained :], len(self.rows)
-        return np.concatenate(new) if new else np.zeros((0, len(self.receivers.places)))
+        return self._joined(new)
+
+    def _joined(self, rows: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
+        return {
+            table: np.concatenate([np.zeros((0, len(each.places))), *(row[table] for row in rows)])
+            for table, each in self.receivers.items()
+        }
 
     def most(self, step: int) -> int:
         """The largest number of steps of the next call, which begins with the step of this number."""
@@ -117,88 +130,126 @@ class Samples:
         self.taken += due
         self._interpolate_if(self.taken == self.records)
 
-    def terms(self, times: Sequence[float]) -> list[float]:
-        """Return what each sample adds to the objective, NaN where that is not finite, and compute the `slopes`. Collective.
+    def sums(self, times: Sequence[float]) -> dict[str, float]:
+        """Return the sums of `Misfit`, by the names of their nodes. Collective.
 
-        A run has been recorded, with samples at these ``times``. The results are equal on all processes.
+        A run has been recorded, with records at these ``times``. The results are equal on all processes. Raises NumericsError,
+        on all processes, if a term is not finite.
         """
         self._interpolate_if(self.taken > 0)
-        communicator, found = self.forward.communicator, (list[float](), np.zeros(0))
+        communicator, found, broken = self.forward.communicator, dict[str, float](), None
         if communicator.rank == 0:
-            values = np.concatenate(self.rows)
-            known: dict[Node, object] = {Time(): np.array(times)[:, None], self.misfit.sample: values}
-            known |= {data_field(name): array for name, array in self.observed.items()}
-            terms, slopes = (
-                np.broadcast_to(numpy_evaluate.evaluate(tree, values=known), values.shape)
-                for tree in (self.misfit.term, self.slope)
-            )
-            found = [math.fsum(row) if np.isfinite(row).all() else math.nan for row in terms], np.array(slopes)
-        of_samples, self.slopes = communicator.broadcast(found)
+            self.values = self._joined(self.rows)
+            for each in self.misfit.sums:
+                terms = self._at_samples(each, each.term, times)
+                if not np.isfinite(terms).all():
+                    when = np.flatnonzero(~np.isfinite(terms).all(axis=1))[0] * self._stride(each.table)
+                    broken = min(times[when], math.inf if broken is None else broken)
+                found[each.node.name] = math.fsum(terms.ravel().tolist()) if broken is None else math.nan
+        found, broken = communicator.broadcast((found, broken))
         self.rows = []
-        return of_samples
+        if broken is not None:
+            raise NumericsError(
+                f"objective: expected finite terms of sum(), but at t = {broken:g} there is one that is not; take shorter "
+                "steps, or change it"
+            )
+        return found
+
+    def weigh(self, weights: Sequence[float], times: Sequence[float]) -> None:
+        """Compute the `slopes`, from the derivatives of the objective with respect to the sums, in the order of `Misfit.sums`.
+        `sums` has been called with these ``times``. Collective."""
+        slopes = dict[str, np.ndarray]()
+        if self.forward.communicator.rank == 0:
+            for each, weight, slope in zip(self.misfit.sums, weights, self.term_slopes, strict=True):
+                found = weight * self._at_samples(each, slope, times)
+                slopes[each.table] = found + slopes[each.table] if each.table in slopes else found
+        self.values = {}
+        self.slopes = self.forward.communicator.broadcast(slopes)
+
+    def _at_samples(self, of: ReceiverSum, tree: Node, times: Sequence[float]) -> np.ndarray:
+        """Evaluate a tree of samples on rank 0, for each: float64 of shape (samples, receivers)."""
+        stride = self._stride(of.table)
+        values = self.values[of.table][::stride]
+        known: dict[Node, object] = {Time(): np.array(times)[::stride, None], samples_field(of.table): values}
+        known |= {data_field(name): array for name, array in self.observed.items()}
+        return np.broadcast_to(numpy_evaluate.evaluate(tree, values=known), values.shape)
+
+    def _stride(self, table: str) -> int:
+        """The number of records between two samples of a table."""
+        return self.receivers[table].every // self.every
 
     def _record(self, fields: Fields, time: float) -> None:
         if RECORDED in self.backward.derived:
-            (array,) = self.backward.derived[RECORDED](fields, self.parameters, time)
-            fields = {self.receivers.field: array}
+            arrays = self.backward.derived[RECORDED](fields, self.parameters, time)
+            tables = self.backward.problem.derived[RECORDED]
+            found = {self.receivers[table].field: array for table, array in zip(tables, arrays, strict=True)}
+            fields = {**fields, **found}
         self.cells.record(self.taken, fields)
         self.taken += 1
         self._interpolate_if(self.taken == self.records)
 
     def _interpolate_if(self, wanted: bool) -> None:
         if wanted:
-            (own,) = interpolated(self.forward, self.part, self.cells, self.taken, self.weights)
-            self.rows.append(gathered(self.forward, self.receivers, own).astype(np.float64))
+            own = interpolated(self.forward, self.part, self.cells, self.taken, self.weights)
+            self.rows.append(
+                {
+                    table: gathered(self.forward, each, values).astype(np.float64)
+                    for (table, each), values in zip(self.receivers.items(), own, strict=True)
+                }
+            )
             self.taken = 0
 
     # ---- in reverse ----
 
-    def at(self, step: int) -> np.ndarray:
-        """The derivatives with respect to the samples after a number of steps, at which receivers record."""
+    def at(self, table: str, step: int) -> np.ndarray:
+        """The derivatives with respect to the samples of a table after a number of steps; 0 unless it has samples there."""
         assert self.slopes is not None
-        found: np.ndarray = self.slopes[step // self.every]
+        number, rest = divmod(step, self.receivers[table].every)
+        found: np.ndarray = np.zeros(len(self.receivers[table].places)) if rest else self.slopes[table][number]
         return found
 
-    def seed(self, step: int) -> jax.Array:
-        """The derivative with respect to the recorded field in each cell, from those with respect to samples `at` a step."""
-        assert self.spread is not None  # `begin` has been called
-        return self.spread(self.at(step))
+    def seeds(self, step: int) -> Fields:
+        """The derivatives with respect to the recorded fields in each cell, from those with respect to samples `at` a step, by
+        the name of the field SAMPLES_SEED."""
+        return {SAMPLES_SEED + table: spread(self.at(table, step)) for table, spread in self.spread.items()}
 
     def added(self, array: jax.Array, step: int) -> jax.Array:
-        """The sum of `seed` and a field, which is overwritten. Only the cells around receivers are touched."""
-        assert self.spread is not None
-        return self.spread.added(array, self.at(step))
+        """The sum of a field, which is overwritten, and the seed that is injected into it. Only the cells around receivers are
+        touched."""
+        return self.spread[self.injected_table].added(array, self.at(self.injected_table, step))
 
     @contextmanager
     def adding(self, injection: Injection, first: int, start: int, stop: int) -> Iterator[None]:
         """A context in which a call reverses the steps from number ``start`` to ``stop``, the last one first, and adds the
         derivatives with respect to the samples before each. ``first`` is the number of the first step in its `StepRange`."""
+        table = self.injected_table
         if injection not in self.injected:
-            assert self.spread is not None
-            topology = self.forward.device_grid.topology
-            cells = CellsOfReceivers.near(self.receivers, self.spread.all_weights, topology, injection.beyond)
+            topology, weights = self.forward.device_grid.topology, self.spread[table].all_weights
+            cells = CellsOfReceivers.near(self.receivers[table], weights, topology, injection.beyond)
             injection.at(cells.index)
             self.injected[injection] = cells
-        cells, due = self.injected[injection], [n for n in reversed(range(start, stop)) if n % self.every == 0]
+        every = self.receivers[table].every
+        cells, due = self.injected[injection], [n for n in reversed(range(start, stop)) if n % every == 0]
         rows = {n: row for row, n in enumerate(due)}
         values = np.empty((len(due), len(cells.index)), self.forward.dtype)
         for n, row in rows.items():
-            values[row] = cells.sums(self.at(n))
+            values[row] = cells.sums(self.at(table, n))
         with injection.adding(first, [rows.get(n, -1) for n in reversed(range(start, stop))], values):
             yield
 
     @property
     def most_added(self) -> int:
         """The largest number of steps that a call may reverse, so that the values which it adds take little memory."""
-        cells = max([len(each.index) for each in self.injected.values()], default=self.receivers.weights.size)
+        weights = self.receivers[self.injected_table].weights
+        cells = max([len(each.index) for each in self.injected.values()], default=weights.size)
         return max(1, MOST_BYTES // (max(1, cells) * self.forward.dtype.itemsize)) * self.every
 
-    def _all_weights(self) -> np.ndarray:
-        """The weights of the cells around all receivers, as in `Receivers`. Collective."""
+    def _all_weights(self, number: int, receivers: Receivers) -> np.ndarray:
+        """The weights of the cells around all receivers of the table with this number, as in `Receivers`. Collective."""
         if self.forward.problem.mask is None:
-            return self.receivers.weights
-        communicator, weights = self.forward.communicator, np.empty_like(self.receivers.weights)
-        parts = communicator.gather((self.part.own[0], self.weights[0]))
+            return receivers.weights
+        communicator, weights = self.forward.communicator, np.empty_like(receivers.weights)
+        parts = communicator.gather((self.part.own[number], self.weights[number]))
         for numbers, own in parts or ():
             weights[:, numbers] = own.reshape(len(numbers), len(weights)).T
         return communicator.broadcast(weights)

@@ -29,7 +29,10 @@ from hpcstencil.validation.errors import EnvironmentProblem, InputError
 
 ALL = 2**31  # more than the files of any sweep
 WHAT = "stored state of a gradient"
-SAMPLES = "samples"  # the table of what receivers recorded before a state
+SAMPLES = "samples of "  # and a table of [probes]: the table of what its receivers recorded before a state
+
+Recorded = Mapping[str, np.ndarray]  # samples of receivers by table of [probes]
+NOTHING: Recorded = {}
 
 
 class Room(Protocol):
@@ -52,15 +55,15 @@ class States(Protocol):
     def kept(self, step: int) -> Fields:
         """Return a state that stays stored; it must not be overwritten."""
 
-    def add(self, step: int, state: Fields, time: float, recorded: np.ndarray | None = None) -> None:
+    def add(self, step: int, state: Fields, time: float, recorded: Recorded = NOTHING) -> None:
         """Store the state at a ``time``. It must not be overwritten any more.
 
-        ``recorded`` are the samples of receivers since the last state, float64 of shape (samples, receivers) on rank 0, and of
-        the same shape elsewhere: None if nothing is recorded.
+        ``recorded`` are the samples of receivers since the last state, by table of [probes]: float64 of shape (samples,
+        receivers) on rank 0, and of the same shape elsewhere.
         """
 
-    def recorded(self, step: int) -> np.ndarray | None:
-        """Return what was recorded before a state, equal on all processes; None if nothing was."""
+    def recorded(self, step: int) -> Recorded:
+        """Return what was recorded before a state, equal on all processes; empty if nothing was."""
 
     def removed(self, step: int) -> Fields:
         """Return a state other than state 0, which is not stored any more."""
@@ -85,11 +88,11 @@ class InMemory:
     def kept(self, step: int) -> Fields:
         return self.held[step]
 
-    def add(self, step: int, state: Fields, time: float, recorded: np.ndarray | None = None) -> None:
+    def add(self, step: int, state: Fields, time: float, recorded: Recorded = NOTHING) -> None:
         self.held[step] = state
 
-    def recorded(self, step: int) -> np.ndarray | None:
-        return None
+    def recorded(self, step: int) -> Recorded:
+        return NOTHING
 
     def removed(self, step: int) -> Fields:
         return self.held.pop(step)
@@ -118,7 +121,7 @@ class OnDisk:
         self.output, self.simulation, self.attributes = output, simulation, attributes
         self.held: dict[int, Fields] = {}
         self.times: dict[int, float] = {}
-        self.samples: dict[int, np.ndarray] = {}  # recorded before each state
+        self.samples: dict[int, Recorded] = {}  # recorded before each state
         self.written: set[int] = set()
 
     def begun(self, first: Fields, room: Room) -> OnDisk:
@@ -185,12 +188,12 @@ class OnDisk:
             self.held[step] = self._read(step)
         return self.held[step]
 
-    def add(self, step: int, state: Fields, time: float, recorded: np.ndarray | None = None) -> None:
+    def add(self, step: int, state: Fields, time: float, recorded: Recorded = NOTHING) -> None:
         self.held[step], self.times[step] = state, time
-        if recorded is not None and len(recorded):
+        if any(map(len, recorded.values())):
             self.samples[step] = recorded
 
-    def recorded(self, step: int) -> np.ndarray | None:
+    def recorded(self, step: int) -> Recorded:
         path, communicator, ranges = (
             checkpoint_path(self.output, step),
             self.simulation.communicator,
@@ -198,7 +201,12 @@ class OnDisk:
         )
         with self._whole(path):
             _, scalars, _ = read_checkpoint(path, ranges, communicator, ())
-            return tables.read_shaped(path, SAMPLES, scalars, communicator, len(ranges))
+            misfit, found = self.simulation.problem.misfit, dict[str, np.ndarray]()
+            for table in () if misfit is None else misfit.tables:
+                values = tables.read_shaped(path, SAMPLES + table, scalars, communicator, len(ranges))
+                if values is not None:
+                    found[table] = values
+            return found
 
     def removed(self, step: int) -> Fields:
         state = self.held.pop(step, None) or self._read(step)
@@ -232,7 +240,7 @@ class OnDisk:
         if step in self.written:
             return
         simulation, config = self.simulation, self.simulation.problem.config
-        recorded = {SAMPLES: self.samples.pop(step)} if step in self.samples else {}
+        recorded = {SAMPLES + table: each for table, each in self.samples.pop(step, NOTHING).items()}
         write_checkpoint(
             self.output,
             simulation.communicator,

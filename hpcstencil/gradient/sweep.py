@@ -22,7 +22,18 @@ import numpy as np
 
 from hpcstencil.adjoint.checkpointing import Advance, Reverse, actions
 from hpcstencil.adjoint.plan import groups_of
-from hpcstencil.adjoint.problem import END, OBJECTIVE, REMEMBERED, SAMPLED, SAMPLES_SEED, SEED, START, Adjoint, Unknown
+from hpcstencil.adjoint.problem import (
+    END,
+    EXTREMA,
+    EXTREME,
+    OBJECTIVE,
+    REMEMBERED,
+    SAMPLED,
+    SEED,
+    START,
+    Adjoint,
+    Unknown,
+)
 from hpcstencil.adjoint.run_steps import RunSteps, added_at
 from hpcstencil.backends.backend import Injection, Reductions
 from hpcstencil.distributed.device_grid import Body
@@ -36,7 +47,6 @@ from hpcstencil.numerics.schedule import StepRange
 from hpcstencil.simulation.diagnostics import Diagnostics
 from hpcstencil.simulation.simulation import Simulation
 from hpcstencil.symbolic import numpy_evaluate
-from hpcstencil.symbolic.differentiate import ZERO
 from hpcstencil.symbolic.expressions import Node, Time
 from hpcstencil.validation.errors import HpcstencilError, NumericsError
 
@@ -55,6 +65,7 @@ class Beside:
 
 
 NOTHING = Beside()
+NO_SUMS: Mapping[str, float] = {}
 
 
 @dataclass(frozen=True)
@@ -140,10 +151,7 @@ class Sweep:
     @cached_property
     def reduced_at(self) -> range:
         """The numbers of steps after which reductions over the grid add to the objective."""
-        problem = self.forward.problem
-        if problem.misfit is not None and ZERO in problem.objective.values():  # there is nothing beside the receivers
-            return range(0)
-        return added_at(problem, self.run)
+        return added_at(self.forward.problem, self.run)
 
     @cached_property
     def sampled_at(self) -> range:
@@ -151,8 +159,8 @@ class Sweep:
         return range(0, self.steps + 1 if self.samples else 0, self.forward.problem.adds_every or 1)
 
     @cached_property
-    def sample_times(self) -> list[float]:
-        """The times at which samples of receivers add to the objective."""
+    def record_times(self) -> list[float]:
+        """The times at which receivers record samples that add to the objective."""
         return [self.run.time_of(step) for step in self.sampled_at]
 
     @cached_property
@@ -300,11 +308,11 @@ class Sweep:
         variables.constant = {name: found[name] for name in variables.constant}
         after = {name: found[name] for name in self.changing}
         if not is_end:
-            recorded = recorder.drain() if recorder is not None and self.stored is not None else None
+            recorded = recorder.drain() if recorder is not None and self.stored is not None else {}
             stored.add(last, after, self.run.time_of(last), recorded)
             return
-        variables.parts += [(value, {}) for value in self.sampled_values(recorder)]
-        added, variables.recorder = self.terms(found, self.steps), None
+        sums = {} if recorder is None else recorder.sums(self.record_times)
+        added, variables.recorder = self.terms(found, self.steps, sums), None
         self.free.add(after)
         cotangents = dict(added[0].cotangents) if added else {}
         absent = {name: 0.0 for name in self.adjoint.reverse_rhs if name not in cotangents}
@@ -367,14 +375,14 @@ class Sweep:
             self.samples.begin(fields, parameters)
             self.samples.slopes = at.slopes
             return None
-        recorded, count = list[np.ndarray](), 0
+        recorded, count = list[Mapping[str, np.ndarray]](), 0
         for step in stored.steps[1:]:
             samples = stored.recorded(step)
-            count += 0 if samples is None else len(samples)
+            count += max(map(len, samples.values()), default=0)
             if count != step // self.samples.every + 1:  # the state is one that the sweep stored again in reverse
                 stored.drop(step)
                 break
-            recorded += [] if samples is None else [samples]
+            recorded += [samples] if samples else []
         self.samples.begin(fields, parameters, recorded)
         return self.samples
 
@@ -420,9 +428,8 @@ class Sweep:
         for step in sorted({*self.reduced_at, self.steps}):
             fields, done = self.taken(fields, done, step, Beside(recorder=self.samples)), step
             if step in self.reduced_at:
-                values.append(float(self.reduced(fields, step)[OBJECTIVE]))
-        if self.samples is not None:
-            values += self.samples.terms(self.sample_times)
+                sums = {} if self.samples is None else self.samples.sums(self.record_times)
+                values.append(float(self.reduced(fields, step, sums)[OBJECTIVE]))
         return math.fsum(values)
 
     def taken(self, fields: Fields, first: int, last: int, beside: Beside = NOTHING) -> Fields:
@@ -497,20 +504,23 @@ class Sweep:
         """Whether a group of steps is reversed as one step of ``several``."""
         return self.adjoint.needs_states and group.count > 1
 
-    def reduced(self, fields: Fields, step: int) -> dict[str, Any]:
-        """Return the objective for these fields after a number of steps, and each of its reductions, by name. Collective."""
-        trees, parameters = self.backward.problem.diagnostics, self.forward.problem.parameters
+    def reduced(self, fields: Fields, step: int, sums: Mapping[str, float]) -> dict[str, Any]:
+        """Return the objective for these fields after a number of steps, and each of its reductions, by name. Collective.
+
+        ``sums`` are its sums over receivers, by the names of their nodes.
+        """
+        trees, parameters = self.backward.problem.diagnostics, {**self.forward.problem.parameters, **sums}
         return Diagnostics(trees, self.backward.diagnosed, parameters).evaluate(
             {**fields, **self.data}, self.run.time_of(step)
         )
 
-    def terms(self, fields: Fields, step: int) -> list[Term]:
+    def terms(self, fields: Fields, step: int, sums: Mapping[str, float] = NO_SUMS) -> list[Term]:
         """Return what the fields after a number of steps add to the objective and its derivatives. Collective.
 
         The fields are kept. What the samples of receivers add as they are is left to `with_sample`. Raises NumericsError, on
         all processes, if a value is not finite.
         """
-        found = [self.reduced_term(fields, step)] if step in self.reduced_at else []
+        found = [self.reduced_term(fields, step, sums)] if step in self.reduced_at else []
         if step in self.sampled_at and not self.adjoint.injected:
             found.append(self.sampled_term(fields, step))
         return found
@@ -532,13 +542,6 @@ class Sweep:
             return cotangents
         return {**cotangents, name: self.samples.added(cotangents[name], step)}
 
-    def sampled_values(self, recorder: Samples | None) -> list[float]:
-        """Return what each sample that the ``recorder`` has recorded adds to the objective. Collective.
-
-        Raises NumericsError, on all processes, if a value is not finite.
-        """
-        return [] if recorder is None else [*map(self.finite, recorder.terms(self.sample_times), self.sample_times)]
-
     def finite(self, value: float, time: float) -> float:
         """Return a term of the objective. Raises NumericsError unless it is finite."""
         if not math.isfinite(value):
@@ -548,30 +551,36 @@ class Sweep:
         return value
 
     def sampled_term(self, fields: Fields, step: int) -> Term:
-        """The derivatives of the samples of receivers in `terms`; their values are in `sampled_values`."""
+        """The derivatives of the samples of receivers in `terms`."""
         assert self.samples is not None
         parameters, time = self.forward.problem.parameters, self.run.time_of(step)
-        trees, given = self.backward.problem.derived.get(SAMPLED, {}), {**fields, SAMPLES_SEED: self.samples.seed(step)}
+        trees, given = self.backward.problem.derived.get(SAMPLED, {}), {**fields, **self.samples.seeds(step)}
         of_cells = self.backward.derived[SAMPLED](given, parameters, time) if trees else ()
         found, series = self.without_series(dict(zip(trees, of_cells, strict=True)))
         return Term(0.0, found, series=series)
 
-    def reduced_term(self, fields: Fields, step: int) -> Term:
-        """The term of reductions over the grid in `terms`."""
-        parameters, time = self.forward.problem.parameters, self.run.time_of(step)
+    def reduced_term(self, fields: Fields, step: int, sums: Mapping[str, float]) -> Term:
+        """The term of reductions over the grid in `terms`, and of ``sums`` over receivers, by the names of their nodes."""
+        parameters, time = {**self.forward.problem.parameters, **sums}, self.run.time_of(step)
         problem, given = self.backward.problem, {**fields, **self.data}
-        found = self.reduced(fields, step)
+        found = self.reduced(fields, step, sums)
         value = self.finite(float(found[OBJECTIVE]), time)
         known: dict[Node, Any] = {**numpy_evaluate.by_node(parameters), Time(): time}
         known |= {part: found[f"{OBJECTIVE} {n}"] for n, part in enumerate(self.adjoint.reductions)}
-        seeds, grid = dict[str, float](), problem.config.grid
+        grid, extreme = problem.config.grid, dict[str, float]()
+        weight_of = {"integral": grid.cell_volume, "mean": 1.0 / grid.cells, **dict.fromkeys(EXTREME, 1.0)}
+        seeds = dict[str, float]()
         for n, (part, slope) in enumerate(zip(self.adjoint.reductions, self.adjoint.slopes, strict=True)):
-            weight = float(numpy_evaluate.evaluate(slope, values=known))
-            weight *= grid.cell_volume if part.kind == "integral" else 1.0 / grid.cells
-            seeds[SEED + str(n)] = weight
+            slopes = extreme if part.kind in EXTREME else seeds
+            slopes[SEED + str(n)] = float(numpy_evaluate.evaluate(slope, values=known)) * weight_of[part.kind]
+        if self.samples is not None:
+            weights = [float(numpy_evaluate.evaluate(slope, values=known)) for slope in self.adjoint.sum_slopes]
+            self.samples.weigh(weights, self.record_times)
         trees, of_cells = problem.derived[END], list[jax.Array]()
         if trees:
             filled = self.free.filled(seeds, fields[self.changing[0]])
+            if extreme:
+                filled |= self.at_extrema(extreme, given, time)
             of_cells = self.backward.derived[END]({**given, **filled}, parameters, time)
             self.free.add(filled)
         direct = {
@@ -587,6 +596,23 @@ class Sweep:
                 )
             series[key] = series.get(key, 0.0) + own
         return Term(value, cotangents, direct, series)
+
+    def at_extrema(self, slopes: Mapping[str, float], fields: Fields, time: float) -> Fields:
+        """Return the derivatives with respect to the cells of minima and maxima, by the names of their fields SEED. Collective.
+
+        They are those with respect to the extrema, ``slopes``, in the cells that have this value, divided equally among these.
+        """
+        communicator, problem = self.forward.communicator, self.backward.problem
+        arrays = self.backward.derived[EXTREMA](fields, self.forward.problem.parameters, time)
+        kind_of = {SEED + str(n): part.kind for n, part in enumerate(self.adjoint.reductions)}
+        found = {}
+        for name, array in zip(problem.derived[EXTREMA], arrays, strict=True):
+            values = self.forward.block(array)
+            largest = values if kind_of[name] == "max" else -values
+            here = largest == communicator.maximum(np.array([largest.max(initial=-math.inf)]))[0]
+            cells = int(communicator.total(np.array([here.sum()]))[0])
+            found[name] = (here * (slopes[name] / max(cells, 1))).astype(self.forward.dtype)
+        return self.forward.put(found)
 
     def without_series(self, found: Fields) -> tuple[Fields, dict[str, float]]:
         """Return the derivatives per cell by field, and the sums of those with respect to the values of series, by key.

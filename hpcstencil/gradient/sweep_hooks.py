@@ -22,15 +22,15 @@ class SweepPosition:
     ``cotangents`` are the derivatives of the objective with respect to the state before that step, and those with respect to
     parameters so far, by field of the adjoint problem; there are none before the first reverse step. ``parts`` are the terms
     of the objective so far, each with its direct derivatives with respect to numbers. ``series`` are the derivatives with
-    respect to samples of time series so far, by key. ``slopes`` are the derivatives with respect to what
-    receivers record: float64 of shape (samples, receivers); None before the end of the run, and without receivers.
+    respect to samples of time series so far, by key. ``slopes`` are the derivatives with respect to what receivers record, by
+    table: float64 of shape (samples, receivers); None before the end of the run, and without receivers.
     """
 
     step: int
     cotangents: Fields = field(default_factory=dict)
     parts: Parts = ()
     series: Mapping[str, np.ndarray] = field(default_factory=dict)
-    slopes: np.ndarray | None = None
+    slopes: Mapping[str, np.ndarray] | None = None
 
 
 class SweepHooks:

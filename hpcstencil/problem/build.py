@@ -304,8 +304,7 @@ def _diagnostics(config: Config, model: Model) -> dict[str, Node]:
 
 
 def _objective(config: Config, model: Model) -> tuple[dict[str, Node], Misfit | None]:
-    """The objective by its name, as a tree without the sums over receivers, and those. The dict is empty if there is no
-    objective.
+    """The objective by its name, and its sums over receivers, as in `misfit_of`. The dict is empty if there is no objective.
 
     Raises InputError unless it is one number, computed from reductions, for data together with fields on faces, and the errors
     of `misfit_of`.
@@ -329,11 +328,16 @@ def _objective(config: Config, model: Model) -> tuple[dict[str, Node], Misfit | 
     return trees, misfit
 
 
-def _recorded(config: Config, misfit: Misfit, derived: Mapping[str, Mapping[str, Node]], mask: Mask | None) -> Node:
-    """What the receivers of a misfit record, as a tree of fields that is 0 in solid cells."""
-    key, field = probe_key(misfit.table), config.probes[misfit.table].field
-    tree: Node = derived[key]["expression"] if field is None else Field(field)
-    return masked_derived(mask, {"expression": tree}, key)["expression"]
+def _recorded(
+    config: Config, misfit: Misfit, derived: Mapping[str, Mapping[str, Node]], mask: Mask | None
+) -> dict[str, Node]:
+    """What the receivers of a misfit record, by table, as trees of fields that are 0 in solid cells."""
+    found = {}
+    for table in misfit.tables:
+        key, field = probe_key(table), config.probes[table].field
+        tree: Node = derived[key]["expression"] if field is None else Field(field)
+        found[table] = masked_derived(mask, {"expression": tree}, key)["expression"]
+    return found
 
 
 def _derived(config: Config, model: Model) -> dict[str, dict[str, Node]]:
@@ -360,9 +364,7 @@ def _check_number(tree: Node, key: str, text: str, inside: bool) -> None:
             raise InputError(f"{key}: {shown(text)} contains a reduction inside another; separate them")
         inside = True
     elif isinstance(tree, Field | Coordinate) and not inside:
-        differentiable = key.startswith("objective.")
-        where = "integral() or mean()" if differentiable else "integral(), mean(), min() or max()"
-        raise InputError(f"{key}: {shown(text)} is not one number; put it inside {where}")
+        raise InputError(f"{key}: {shown(text)} is not one number; put it inside integral(), mean(), min() or max()")
     for child in tree.children:
         _check_number(child, key, text, inside)
 

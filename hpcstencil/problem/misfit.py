@@ -1,13 +1,15 @@
-"""The terms of an objective that are sums over receivers: misfits of what the receivers of a table of [probes] record.
+"""The sums over receivers in an objective: misfits of what the receivers of tables of [probes] record.
 
-An objective may be c·sum(m(r, d, t)) + rest. r are the values at the receivers at one step at which they record, d the data for
-that step, t its time, and the sum is over all these steps and all receivers. The rest is taken at the end of the run.
+An objective may contain sum(m(r, d, t)): r are the values at the receivers of a table at one step at which they record, d the
+data for that step, t its time, and the sum is over all these steps and all receivers. In the tree of the objective a parameter
+stands for each sum, which is known at the end of the run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -16,12 +18,12 @@ from hpcstencil.config.settings import Config
 from hpcstencil.io.array_file import ArrayInMemory, ArrayOfMember
 from hpcstencil.numerics.grid import AXES
 from hpcstencil.numerics.topology import Range
-from hpcstencil.symbolic.differentiate import ONE, ZERO, over, plus, times
 from hpcstencil.symbolic.expressions import (
     SUM,
     Constant,
     Field,
     Node,
+    Parameter,
     Pointwise,
     Reduction,
     Time,
@@ -37,128 +39,137 @@ SAME = 1e-3  # times and places count as the same if they differ by less than th
 
 
 @dataclass(frozen=True)
-class Misfit:
+class ReceiverSum:
     """A sum over the receivers of the table ``table`` of [probes], and over their samples.
 
-    ``term`` is what the sample of a receiver adds, a tree of the sample (`samples_field`), of the ``data`` by name, and of the
-    time. ``recorded`` is what the receivers record, a tree of fields.
+    ``term`` is what the sample of a receiver adds, a tree of the sample (`samples_field`), of the data, and of the time.
+    ``node`` stands for the sum in the objective.
     """
 
+    node: Parameter
     table: str
     term: Node
-    data: tuple[str, ...]
-    recorded: Node = ZERO
 
-    @property
-    def sample(self) -> Field:
-        """The name of the samples in ``term``."""
-        return samples_field(self.table)
+
+@dataclass(frozen=True)
+class Misfit:
+    """The ``sums`` over receivers in an objective.
+
+    ``data`` are the tables of [probes] for whose receivers there are data, by the names of the data. ``recorded`` is what the
+    receivers of each table record, as trees of fields, by table.
+    """
+
+    sums: tuple[ReceiverSum, ...]
+    data: Mapping[str, str]
+    recorded: Mapping[str, Node] = field(default_factory=dict)
+
+    @cached_property
+    def tables(self) -> tuple[str, ...]:
+        """The tables of [probes] that the objective sums over."""
+        return tuple(dict.fromkeys(each.table for each in self.sums))
 
 
 def misfit_of(config: Config, tree: Node, key: str, text: str) -> tuple[Node, Misfit | None]:
-    """The objective ``tree`` without its sums over receivers, and these, None if there are none.
+    """The objective ``tree`` with a parameter in place of each sum over receivers, and these, None if there are none.
 
-    ``key`` and ``text`` are those of the objective in the input. Raises InputError unless the sums are added to the rest,
-    multiplied by numbers at most, and unless each is of samples of the same table, data, the time and numbers.
+    ``key`` and ``text`` are those of the objective in the input. Raises InputError unless each sum is of samples of the same
+    table, data, the time and numbers.
     """
     names: dict[Node, str] = {samples_field(name): name for name in config.probes}
     data: dict[Node, str] = {data_field(name): name for name in config.objective.data}
-    beside = substitute(tree, lambda part: ZERO if isinstance(part, Reduction) and part.kind == SUM else None)
-    outside = [names[part] for part in walk(beside) if part in names]
+    found: dict[Node, Parameter] = {}
+
+    def without_sum(part: Node) -> Node | None:
+        if not isinstance(part, Reduction) or part.kind != SUM:
+            return None
+        return found.setdefault(part.operand, Parameter(f"sum over receivers {len(found)}"))
+
+    rest = substitute(tree, without_sum)
+    outside = [names[part] for part in walk(rest) if part in names]
     if outside:
         raise InputError(
             f"{key}: {shown(text)} has the samples of {probe_key(outside[0])} outside of sum(); write for example "
             f'"sum({outside[0]}**2)"'
         )
-    if not _has_sum(tree):
+    if not found:
         return tree, None
-    rest: Node = ZERO
-    term: Node = ZERO
-    for factor, part in _terms(tree, ONE):
-        if isinstance(part, Reduction) and part.kind == SUM:
-            if any(not isinstance(each, Constant | Pointwise) for each in walk(factor)):
-                raise InputError(
-                    f"{key}: {shown(text)} multiplies sum() by more than numbers; move the factor into sum()"
-                )
-            term = plus(term, times(factor, part.operand))
-        else:
-            rest = plus(rest, times(factor, part))
-    if _has_sum(rest):
-        raise InputError(
-            f"{key}: {shown(text)} uses sum() in a function or quotient; write a number times sum(...) + ..."
-        )
+    reductions = [part for part in walk(rest) if isinstance(part, Reduction)]
+    if any(part in found.values() for each in reductions for part in walk(each.operand)):
+        raise InputError(f"{key}: {shown(text)} contains sum() inside another reduction; separate them")
     if config.objective.every_steps is not None:
         raise InputError(
             f"{key}.every_steps: expected an expression alone, because receivers have steps of their own; write "
             f"{key} = {shown(text)}"
         )
-    parts = list(walk(term))
-    tables = list(dict.fromkeys(names[part] for part in parts if part in names))
-    strange = [
-        part for part in parts if not isinstance(part, Constant | Pointwise | Time) and part not in {**names, **data}
-    ]
-    if strange or not tables:
-        hidden = [part.name for part in strange if isinstance(part, Field) and part.name in config.probes]
-        advice = f"rename probes.{hidden[0]}, which is a field too" if hidden else "change it"
-        raise InputError(
-            f"{key}: expected samples of a table of [probes], data, t and numbers inside sum(), but got {shown(text)}; {advice}"
-        )
-    if len(tables) > 1:
-        raise InputError(
-            f"{key}: not available yet with samples of several tables of [probes], but got {listing(tables)}; put all "
-            "receivers into one table"
-        )
-    used = [data[part] for part in parts if part in data]
+    for operand in found:
+        _check_operand(config, operand, {*names, *data}, key, text)
+    in_sums = [_names_in(operand, names) for operand in found]
+    tables = list(dict.fromkeys(name for each in in_sums for name in each))
+    if not tables or any(len(each) > 1 for each in in_sums):
+        several = next((each for each in in_sums if len(each) > 1), [])
+        got = f"{listing(several)} in one; write a sum for each" if several else f"{shown(text)}; change it"
+        raise InputError(f"{key}: expected samples of a table of [probes] inside sum(), but got {got}")
+    used: dict[str, str] = {}
+    for operand, each in zip(found, in_sums, strict=True):
+        for name in _names_in(operand, data) if each else ():
+            if used.setdefault(name, each[0]) != each[0]:
+                raise InputError(
+                    f"{at('objective', 'data', name)}: used with samples of {used[name]} and of {each[0]}; give each its own"
+                )
+    sums = []
+    for (operand, node), each in zip(found.items(), in_sums, strict=True):
+        of_data = _names_in(operand, data)
+        own = each or list(dict.fromkeys(used[name] for name in of_data if name in used)) or tables
+        if len(own) > 1:
+            raise InputError(
+                f"{key}: {shown(text)} has a sum of data alone, which may belong to {listing(own)}; use the data with samples "
+                "too"
+            )
+        used |= dict.fromkeys(of_data, own[0])
+        sums.append(ReceiverSum(node, own[0], operand))
     both = [data[part] for part in walk(rest) if part in data and data[part] in used]
     if both:
         raise InputError(
             f"{at('objective', 'data', both[0])}: used both inside and outside of sum(), where arrays have other shapes; give "
             "each its own"
         )
-    return rest, Misfit(tables[0], term, tuple(dict.fromkeys(used)))
+    return rest, Misfit(tuple(sums), used)
 
 
-def _terms(tree: Node, factor: Node) -> Iterator[tuple[Node, Node]]:
-    """Yield the terms of a sum as (factor, rest). Factors are taken out of terms that contain sum() only."""
-    match tree:
-        case Pointwise("add", (a, b)):
-            yield from _terms(a, factor)
-            yield from _terms(b, factor)
-        case Pointwise("subtract", (a, b)):
-            yield from _terms(a, factor)
-            yield from _terms(b, times(Constant(-1.0), factor))
-        case Pointwise("negative", (a,)):
-            yield from _terms(a, times(Constant(-1.0), factor))
-        case Pointwise("multiply", (a, b)) if _has_sum(b) and not _has_sum(a):
-            yield from _terms(b, times(factor, a))
-        case Pointwise("multiply", (a, b)) if _has_sum(a) and not _has_sum(b):
-            yield from _terms(a, times(factor, b))
-        case Pointwise("divide", (a, b)) if _has_sum(a) and not _has_sum(b):
-            yield from _terms(a, over(factor, b))
-        case _:
-            yield factor, tree
+def _names_in(tree: Node, names: Mapping[Node, str]) -> list[str]:
+    """The different names of the nodes of a tree, of those in ``names``, in order."""
+    return list(dict.fromkeys(names[part] for part in walk(tree) if part in names))
 
 
-def _has_sum(tree: Node) -> bool:
-    """Whether a tree contains a sum over receivers."""
-    return any(isinstance(part, Reduction) and part.kind == SUM for part in walk(tree))
+def _check_operand(config: Config, operand: Node, known: set[Node], key: str, text: str) -> None:
+    """Raise InputError unless the operand of a sum has nothing but ``known`` samples and data, the time and numbers."""
+    strange = [
+        part for part in walk(operand) if not isinstance(part, Constant | Pointwise | Time) and part not in known
+    ]
+    if strange:
+        hidden = [part.name for part in strange if isinstance(part, Field) and part.name in config.probes]
+        advice = f"rename probes.{hidden[0]}, which is a field too" if hidden else "change it"
+        raise InputError(
+            f"{key}: expected samples of a table of [probes], data, t and numbers inside sum(), but got {shown(text)}; {advice}"
+        )
 
 
 def observed(
     config: Config,
     misfit: Misfit,
+    table: str,
     times: np.ndarray,
     places: np.ndarray,
     held: Mapping[str, ArrayInMemory | ArrayOfMember],
 ) -> dict[str, np.ndarray]:
-    """Read the data of a misfit: float64 arrays of shape (samples, receivers), by name.
+    """Read the data for the receivers of a ``table``: float64 arrays of shape (samples, receivers), by name.
 
     ``times`` are those of the samples, and ``places`` those of the receivers, of shape (receivers, axes). ``held`` are arrays
     from Python, by dotted key. Raises InputError if a file is missing, or an array has another shape or values that are not
     finite, or was recorded at other times or places; EnvironmentProblem if a file cannot be read.
     """
     found, shape = {}, (len(times), len(places))
-    for name in misfit.data:
+    for name in (name for name, of in misfit.data.items() if of == table):
         key = at("objective", "data", name)
         array = held.get(key, config.objective.arrays[name])
         try:
@@ -167,11 +178,11 @@ def observed(
             raise InputError(f"{key}: {error}") from None
         if values.shape != shape:
             raise InputError(
-                f"{key}: expected {shape[0]} samples of the {shape[1]} receivers of {probe_key(misfit.table)}, shape "
+                f"{key}: expected {shape[0]} samples of the {shape[1]} receivers of {probe_key(table)}, shape "
                 f"{shape}, but got {values.shape}; record them with the same time and every_steps, or change the array"
             )
-        refuse_other_times(key, config, misfit.table, times, recorded)
-        refuse_other_places(key, config, misfit.table, places, recorded)
+        refuse_other_times(key, config, table, times, recorded)
+        refuse_other_places(key, config, table, places, recorded)
         found[name] = values.astype(np.float64)
         if not np.isfinite(found[name]).all():
             sample, receiver = np.argwhere(~np.isfinite(found[name]))[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -63,8 +64,9 @@ class Problem:
     ``mask``            the solid cells, or None
     ``receivers``       the receivers of each table of [probes], by name
     ``derived``         expressions of streams and probes, by dotted key of their table, then by name
-    ``objective``       the objective of [objective], a tree of reductions, by its name; empty if there is none
-    ``misfit``          the terms of the objective that are sums over receivers, or None
+    ``objective``       the objective of [objective], a tree of reductions and of the sums in ``misfit``, by its name; empty
+                        if there is none
+    ``misfit``          the sums over receivers in the objective, or None
     ``injected``        the field to single cells of which native code can add values while it steps, "" if there is none
     ``source``          text of the Python file of the equation, "" if it has none
     """
@@ -105,16 +107,19 @@ class Problem:
     @property
     def adds_every(self) -> int | None:
         """The number of steps between two states that add to the objective; None if only the last state does."""
-        return self.config.objective.every_steps if self.misfit is None else self.receivers[self.misfit.table].every
+        if self.misfit is None:
+            return self.config.objective.every_steps
+        return math.gcd(*(self.receivers[table].every for table in self.misfit.tables))
 
     def observed(self, held: Mapping[str, ArrayInMemory | ArrayOfMember]) -> dict[str, np.ndarray]:
         """Read the data of ``misfit``, see `misfit.observed`; empty without one. The number of steps must be known."""
-        if self.misfit is None:
-            return {}
-        steps, receivers, time = self.schedule().total_steps, self.receivers[self.misfit.table], self.config.time
-        assert steps is not None and time.dt is not None
-        times = np.minimum(np.arange(0, steps + 1, receivers.every) * time.dt, time.end)
-        return observed(self.config, self.misfit, times, receivers.places, held)
+        found, time = dict[str, np.ndarray](), self.config.time
+        for table in () if self.misfit is None else self.misfit.tables:
+            steps, receivers = self.schedule().total_steps, self.receivers[table]
+            assert self.misfit is not None and steps is not None and time.dt is not None
+            times = np.minimum(np.arange(0, steps + 1, receivers.every) * time.dt, time.end)
+            found |= observed(self.config, self.misfit, table, times, receivers.places, held)
+        return found
 
     @property
     def listed(self) -> frozenset[str]:

@@ -238,7 +238,6 @@ REFUSED = [  # (right-hand side of u, boundary, other tables, words of the messa
     ),
     ("u", {}, {"gradient": {"of": ["initial.w"]}}, 'unknown name "initial.w"'),
     ("u", {}, {"gradient": {}}, "gradient.of: expected names"),
-    ("u", {}, {"objective": {"J": "max(u)"}}, "not available yet of max()"),
     ("u", {}, {"objective": {}}, "objective: expected an expression"),
     ("near(u)", {}, {"equation": {"stencils": {"near": {"weights": NEAR, "method": "fft"}}}}, 'with method = "fft"'),
 ]

@@ -53,6 +53,14 @@ PROBLEMS = {
         "probes": {"cable": {"field": "v", "x": [0.3, 0.42], "y": [0.1, 0.4], "every_steps": 2}},
         "objective": {"J": "sum((cable - 0.2)**2) + integral(u**2)"},
     },
+    "tables": {
+        **GIVEN,
+        "probes": {
+            "cable": {"field": "v", "x": [0.3, 0.42], "y": [0.1, 0.4], "every_steps": 4},
+            "spots": {"expression": "u*v", "x": [0.2, 0.3, 0.5], "y": 0.2, "every_steps": 6},
+        },
+        "objective": {"J": "sum((cable - 0.2)**2)/(1 + sum(spots**2)) + integral(u**2)"},
+    },
     "members": {**GIVEN, "equation": WITHOUT_A, "ensemble": {"equation.A": [0.7, 0.6]}},
     "recorded": {
         **GIVEN,
@@ -60,7 +68,12 @@ PROBLEMS = {
         "time": {"end": 0.5, "tolerance": 1e-4},
     },
 }
-COMMON = {("members", "disk", "shift"), ("linear", "memory", "shift"), ("receivers", "disk", "native")}
+COMMON = {
+    ("members", "disk", "shift"),
+    ("tables", "disk", "shift"),
+    ("linear", "memory", "shift"),
+    ("receivers", "disk", "native"),
+}
 ROWS = [
     (name, storage, kernel) for name in PROBLEMS for storage in ("memory", "disk") for kernel in ("shift", "native")
 ]

@@ -400,6 +400,46 @@ def test_an_objective_may_consist_of_parameters_alone():
     assert not np.asarray(result.arrays["initial.u"]).any()
 
 
+UNEVEN = {"u": "0.3*sin(9*x + 2*y) + 0.7*y", "v": "cos(6*y + x)"}  # without equal extrema
+
+
+@pytest.mark.parametrize("kernel", ["shift", "native"])
+@pytest.mark.parametrize("solid", [{}, {"mask": {"solid": "x > 0.5"}}])
+def test_the_derivative_of_an_extremum_is_that_of_its_cell(kernel, solid):
+    def found(text):
+        sweep = sweep_of(tables("rk4", objective={"J": text}, initial=UNEVEN, **solid), kernel=kernel)
+        return sweep, sweep(sweep.forward.initial_fields(), 3)
+
+    sweep, largest = found("3*max(u) - A*min(u*v)")
+    end = sweep.forward.get(sweep.taken(sweep.forward.initial_fields(), 0, 6), ("u", "v"))
+    cells = np.s_[:5] if solid else np.s_[:]
+    u, both = end["u"][cells], (end["u"] * end["v"])[cells]
+    places = [", ".join(f"{0.1 * n + 0.05}" for n in np.unravel_index(k, u.shape)) for k in (u.argmax(), both.argmin())]
+    _, there = found(f"3*at(u, {places[0]}) - A*at(u*v, {places[1]})")
+    assert largest.value == pytest.approx(3 * u.max() - 0.7 * both.min(), rel=1e-14)
+    for name, number in there.numbers.items():
+        assert largest.numbers[name] == pytest.approx(number, rel=1e-12)
+    for name, array in there.arrays.items():
+        assert np.abs(np.asarray(largest.arrays[name]) - array).max() < 1e-13 * np.abs(array).max()
+
+
+def test_equal_extrema_have_equal_shares_of_the_derivative():
+    given = tables("euler", initial={"u": "where(x > 0.4, 1, 0.2*y)", "v": "0"}, objective={"J": "max(u)"}, boundary={})
+    given |= {"equation": {"name": "custom", "rhs": {"u": "-u", "v": "0"}}, "gradient": {"of": ["initial.u"]}}
+    sweep = sweep_of(given)
+    found = np.asarray(sweep(sweep.forward.initial_fields(), 3).arrays["initial.u"])
+    factor = 0.98**5 * 0.99
+    assert np.allclose(found[4:].sum(), factor, rtol=1e-13) and not found[:4].any() and np.ptp(found[4:]) == 0
+
+
+def test_extrema_of_several_states_have_remainders_of_second_order():
+    text = "log(2 + max(u + dx(v)))*mean(v) + A*min(u*v)"
+    sweep = sweep_of(tables("ssprk2", initial=UNEVEN, objective={"J": {"sum": text, "every_steps": 2}}))
+    start = {name: sweep.forward.block(array) for name, array in sweep.forward.initial_fields().items()}
+    slopes = taylor_slopes(sweep, start, size=1e-4)
+    assert all(abs(slope - 2) < 0.05 for slope in slopes), slopes
+
+
 def test_without_states_beside_open_ends():
     """Reverse steps have no fields of the equation then, on which the boundary values of u depend."""
     given = {

@@ -212,6 +212,17 @@ def test_errors(direction, sentence):
                 method(direction)
 
 
+@pytest.mark.parametrize(("objective", "what"), [("max(u)", r"max\(\)"), ("sum(p**2)", "sums over receivers")])
+def test_objectives_without_derivatives_along_a_direction(objective, what):
+    probes = {"p": {"field": "u", "x": 0.3}} if "p" in objective else {}
+    sentence = f"derivatives along a direction are not available yet of {what}"
+    with (
+        hs.Simulation({**GIVEN, "objective": {"J": objective}, "probes": probes}) as sim,
+        pytest.raises(hs.InputError, match=sentence),
+    ):
+        sim.tangent({"equation.A": 1.0})
+
+
 def test_an_objective_is_needed_for_the_hessian_alone():
     with hs.Simulation({key: GIVEN[key] for key in GIVEN if key not in ("objective", "gradient")}) as sim:
         assert set(sim.tangent({"equation.A": 1.0})) == {"u", "v"}
