@@ -73,10 +73,10 @@ class SweepPlan:
 
 def injects(adjoint: Adjoint, topology: Topology, kernel: str) -> bool:
     """Whether the ``kernel`` adds the derivatives with respect to samples while it reverses steps."""
-    moved = adjoint.reverse_rhs.get(adjoint.injected, ZERO) != ZERO
     return (
         kernel == "native"
-        and moved
+        and bool(adjoint.injected)
+        and all(adjoint.reverse_rhs[name] != ZERO for name in adjoint.injected)
         and topology.device_count == 1
         and most_steps(adjoint.reversing(topology), topology) > 0
     )

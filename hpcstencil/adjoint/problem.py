@@ -177,23 +177,12 @@ class Adjoint:
         return set[Node]().union(*(parts_of(tree, self.problem.faces) for tree in trees))
 
     @cached_property
-    def injected(self) -> str:
-        """The field adjoint.u to which the derivatives with respect to samples are added as they are; "" if there is none,
-        because the objective has no receivers, or because these are not those of one table that record a field with a time
-        derivative."""
-        return self._injection[0]
-
-    @property
-    def injected_table(self) -> str:
-        """The table of the receivers whose derivatives are ``injected``; "" without any."""
-        return self._injection[1]
-
-    @cached_property
-    def _injection(self) -> tuple[str, str]:
-        (name, tree), *others = [*self.problem.derived.get(SAMPLED, {}).items()] or [("", ZERO)]
-        if others or not name.startswith(ADJOINT) or not isinstance(tree, Field):
-            return "", ""
-        return name, tree.name.removeprefix(SAMPLES_SEED)
+    def injected(self) -> dict[str, tuple[str, ...]]:
+        """The fields adjoint.u to which the derivatives with respect to samples are added as they are, each with the tables of
+        these receivers; empty if the objective has no receivers, or some that do not record a field with a time derivative."""
+        found = {name: seeds_in(tree) for name, tree in self.problem.derived.get(SAMPLED, {}).items()}
+        as_they_are = all(name.startswith(ADJOINT) and tables for name, tables in found.items())
+        return found if as_they_are else {}
 
     @cached_property
     def needs_states(self) -> bool:
@@ -290,7 +279,7 @@ class Adjoint:
             groups=groups,
             parts={number: parts[group] for number, group in part_of.items()},
             begin_at_zero=tuple(name for name in (*forward.begin_at_zero, *self.layered) if name in fields),
-            injected=self.injected,
+            injected=tuple(self.injected),
         )
         if steps > 1:
             made = replace(made, diagnostics={}, derived={})
@@ -323,7 +312,7 @@ class Adjoint:
             method=method,
             groups=groups,
             parts={number: parts[part] for number, part in part_of.items()},
-            injected=self.injected,
+            injected=tuple(self.injected),
         )
 
     def on(self, topology: Topology, made: Problem, with_states: bool) -> Problem:
@@ -591,6 +580,16 @@ def _two_step(
         TwoStepPart.STEP: {name: b * tree + r * Field(name + MEMORY) for name, tree in rates.items()},
     }
     return parts, derivatives(rates, before, ADJOINT)
+
+
+def seeds_in(tree: Node) -> tuple[str, ...]:
+    """The tables whose fields SAMPLES_SEED a tree is the sum of; empty if it is anything else."""
+    match tree:
+        case Field(name) if name.startswith(SAMPLES_SEED):
+            return (name.removeprefix(SAMPLES_SEED),)
+        case Pointwise("add", (a, b)) if (first := seeds_in(a)) and (second := seeds_in(b)):
+            return first + second
+    return ()
 
 
 def series_of(problem: Problem, one: Unknown) -> Series:

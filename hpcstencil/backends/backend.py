@@ -143,7 +143,8 @@ class Reductions(Protocol):
 
 
 class Injection(Protocol):
-    """Values that are added to single cells of `Problem.injected` while compiled code takes steps, on this process's device."""
+    """Values that are added to single cells of the fields `Problem.injected` while compiled code takes steps, on this
+    process's device."""
 
     @property
     def beyond(self) -> tuple[int, ...]:
@@ -160,7 +161,8 @@ class Injection(Protocol):
         """A context in which calls add ``values``, of shape (rows, cells) in the run's dtype.
 
         Addition r, counted from the beginning of the step with the number ``first`` of the call's `StepRange`, adds the row
-        rows[r], or nothing if that is -1. There is one at the end of each step of the run that is reversed.
+        rows[r], or nothing if that is -1. There is one for each field of `Problem.injected`, in order, at the end of each step
+        of the run that is reversed.
         """
 
 

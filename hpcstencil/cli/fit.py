@@ -9,7 +9,7 @@ import click
 from hpcstencil import STARTED
 from hpcstencil.runtime import signals
 from hpcstencil.runtime.launcher import environment_rank
-from hpcstencil.validation.errors import InputError
+from hpcstencil.validation.errors import InputError, StoppedEarly
 from hpcstencil.validation.printable import echo
 
 
@@ -41,7 +41,6 @@ def fit(
     from hpcstencil.adjoint.limits import limits_of
     from hpcstencil.adjoint.members import differing, single_runs
     from hpcstencil.adjoint.problem import adjoint_of, unknowns_of
-    from hpcstencil.adjoint.run_steps import refuse_following
     from hpcstencil.cli.prepare import decomposed_of, devices_of, problem_of, processes
     from hpcstencil.config.paths import check_output_path
     from hpcstencil.config.settings import FitConfig
@@ -53,7 +52,6 @@ def fit(
     path = (output or Path(f"{input_file.stem}.fit.h5")).absolute()
     with signals.watched() as request, processes() as communicator:
         config, problem = problem_of(input_file, overrides, communicator)
-        agree(communicator, lambda: refuse_following(problem, "a fit is"))
         unknowns, first = agree(communicator, lambda: unknowns_of(problem)), single_runs(problem)[0]
         found = {one.name for one in unknowns if one.kind == "initial"}  # whose values are no expressions any more
         expressed = tuple(name for name in first.initial if name not in found)
@@ -95,10 +93,20 @@ def fit(
                 own,
                 expressed,
             )
-            members, plans = stored_beside(path, members, {}).planned(lambda _: {})
             longest = Duration()
             walltime = Walltime(config.checkpoint.walltime, communicator, STARTED)
             stops = StopRequests(request, walltime, lambda: longest.seconds, communicator)
+
+            def recording() -> None:
+                if reason := stops.reason():
+                    raise StoppedEarly(
+                        f"stopped by {reason} while the steps of the run were recorded; run the same command again"
+                    )
+
+            sweeps = members.sweeps
+            members, plans = stored_beside(path, members, {}).planned(
+                lambda number: sweeps[number].forward.initial_fields(), recording
+            )
             result = fitted(
                 members,
                 plans,

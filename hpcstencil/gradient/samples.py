@@ -52,11 +52,13 @@ class Samples:
         misfit = adjoint.forward.misfit
         assert misfit is not None
         self.forward, self.backward, self.observed = forward, backward, observed
-        self.misfit, self.term_slopes, self.injected_table = misfit, adjoint.sample_slopes, adjoint.injected_table
+        self.misfit, self.term_slopes = misfit, adjoint.sample_slopes
         self.receivers = dict[str, Receivers]()
         for table, tree in misfit.recorded.items():  # of an expression that is a field, the field
             own = forward.problem.receivers[table]
             self.receivers[table] = replace(own, field=tree.name) if isinstance(tree, Field) else own
+        # fields to which derivatives are added, or fields SAMPLES_SEED, with the tables of the receivers
+        self.tables = adjoint.injected or {SAMPLES_SEED + table: (table,) for table in self.receivers}
         self.every = math.gcd(*(each.every for each in self.receivers.values()))
         self.part = parts_of(forward, self.receivers)
         size = -(BUFFER // (max(1, self.part.size) * forward.dtype.itemsize))
@@ -72,7 +74,7 @@ class Samples:
         self.slopes: Mapping[str, np.ndarray] | None = None
         self.weights: list[np.ndarray] = []
         self.spread: dict[str, Spread] = {}
-        self.injected: dict[Injection, CellsOfReceivers] = {}
+        self.injected: dict[Injection, InjectedCells] = {}
 
     def of_member(self, forward: Simulation, observed: Mapping[str, np.ndarray]) -> Samples:
         """The same receivers for another member of an ensemble, with its data. No values may have been taken yet."""
@@ -89,8 +91,14 @@ class Samples:
         calls of `drain`, if there are any. Collective."""
         if not self.spread:
             self.weights = weights_of(self.forward, self.receivers, self.part, fields)
-            for number, (table, each) in enumerate(self.receivers.items()):
-                self.spread[table] = Spread(self.forward, each, self._all_weights(number, each))
+            weights = {
+                table: self._all_weights(number, each) for number, (table, each) in enumerate(self.receivers.items())
+            }
+            for name, tables in self.tables.items():
+                one, *_ = places = [self.receivers[table] for table in tables]
+                receivers = replace(one, cells=np.concatenate([each.cells for each in places], axis=1))
+                all_weights = np.concatenate([weights[table] for table in tables], axis=1)
+                self.spread[name] = Spread(self.forward, receivers, all_weights)
         self.parameters, self.taken, self.rows, self.drained = parameters, 0, [*map(dict, recorded)], len(recorded)
         if not recorded:
             self._record(fields, 0.0)
@@ -201,47 +209,46 @@ class Samples:
 
     # ---- in reverse ----
 
-    def at(self, table: str, step: int) -> np.ndarray:
-        """The derivatives with respect to the samples of a table after a number of steps; 0 unless it has samples there."""
+    def at(self, name: str, step: int) -> np.ndarray:
+        """The derivatives with respect to the samples after a number of steps, of the receivers of all ``tables`` of a field;
+        0 for tables that have no samples there."""
         assert self.slopes is not None
-        number, rest = divmod(step, self.receivers[table].every)
-        found: np.ndarray = np.zeros(len(self.receivers[table].places)) if rest else self.slopes[table][number]
-        return found
+        found = []
+        for table in self.tables[name]:
+            number, rest = divmod(step, self.receivers[table].every)
+            found.append(np.zeros(len(self.receivers[table].places)) if rest else self.slopes[table][number])
+        return np.concatenate(found)
 
     def seeds(self, step: int) -> Fields:
-        """The derivatives with respect to the recorded fields in each cell, from those with respect to samples `at` a step, by
-        the name of the field SAMPLES_SEED."""
-        return {SAMPLES_SEED + table: spread(self.at(table, step)) for table, spread in self.spread.items()}
+        """The derivatives with respect to the recorded fields in each cell, from those with respect to samples `at` a step."""
+        return {name: spread(self.at(name, step)) for name, spread in self.spread.items()}
 
-    def added(self, array: jax.Array, step: int) -> jax.Array:
-        """The sum of a field, which is overwritten, and the seed that is injected into it. Only the cells around receivers are
-        touched."""
-        return self.spread[self.injected_table].added(array, self.at(self.injected_table, step))
+    def added(self, name: str, array: jax.Array, step: int) -> jax.Array:
+        """The sum of a field, which is overwritten, and its seed. Only the cells around receivers are touched."""
+        return self.spread[name].added(array, self.at(name, step))
 
     @contextmanager
     def adding(self, injection: Injection, first: int, start: int, stop: int) -> Iterator[None]:
         """A context in which a call reverses the steps from number ``start`` to ``stop``, the last one first, and adds the
         derivatives with respect to the samples before each. ``first`` is the number of the first step in its `StepRange`."""
-        table = self.injected_table
         if injection not in self.injected:
-            topology, weights = self.forward.device_grid.topology, self.spread[table].all_weights
-            cells = CellsOfReceivers.near(self.receivers[table], weights, topology, injection.beyond)
-            injection.at(cells.index)
-            self.injected[injection] = cells
-        every = self.receivers[table].every
-        cells, due = self.injected[injection], [n for n in reversed(range(start, stop)) if n % every == 0]
-        rows = {n: row for row, n in enumerate(due)}
-        values = np.empty((len(due), len(cells.index)), self.forward.dtype)
-        for n, row in rows.items():
-            values[row] = cells.sums(self.at(table, n))
-        with injection.adding(first, [rows.get(n, -1) for n in reversed(range(start, stop))], values):
+            self.injected[injection] = InjectedCells.of(self.spread, injection.beyond)
+            injection.at(self.injected[injection].index)
+        cells = self.injected[injection]
+        added = [(n, name) for n in reversed(range(start, stop)) for name in self.tables]
+        due = [each for each in added if each[0] % self.every == 0]
+        rows = {each: row for row, each in enumerate(due)}
+        values = np.zeros((len(due), len(cells.index)), self.forward.dtype)
+        for (n, name), row in rows.items():
+            values[row, cells.slot[name]] = cells.of_field[name].sums(self.at(name, n))
+        with injection.adding(first, [rows.get(each, -1) for each in added], values):
             yield
 
     @property
     def most_added(self) -> int:
         """The largest number of steps that a call may reverse, so that the values which it adds take little memory."""
-        weights = self.receivers[self.injected_table].weights
-        cells = max([len(each.index) for each in self.injected.values()], default=weights.size)
+        all_cells = sum(each.weights.size for each in self.receivers.values())
+        cells = max([len(each.index) for each in self.injected.values()], default=all_cells) * len(self.tables)
         return max(1, MOST_BYTES // (max(1, cells) * self.forward.dtype.itemsize)) * self.every
 
     def _all_weights(self, number: int, receivers: Receivers) -> np.ndarray:
@@ -299,6 +306,28 @@ class CellsOfReceivers:
         return np.bincount(self.slot, self.weights * slopes[self.numbers], len(self.index))
 
 
+@dataclass(frozen=True)
+class InjectedCells:
+    """The cells around all receivers whose derivatives native code adds: ``index`` as in `CellsOfReceivers`; by field, the
+    cells around its receivers, and their places in ``index``."""
+
+    index: np.ndarray
+    of_field: Mapping[str, CellsOfReceivers]
+    slot: Mapping[str, np.ndarray]
+
+    @classmethod
+    def of(cls, spread: Mapping[str, Spread], beyond: Sequence[int]) -> InjectedCells:
+        """The cells near the block of the process, of the receivers of each field, as in `CellsOfReceivers.near`."""
+        found = {
+            name: CellsOfReceivers.near(each.receivers, each.all_weights, each.grid.topology, beyond)
+            for name, each in spread.items()
+        }
+        each = [cells.index for cells in found.values()]
+        index, slot = np.unique(np.concatenate(each), axis=0, return_inverse=True)
+        slots = np.split(slot.ravel(), np.cumsum([len(one) for one in each])[:-1])
+        return cls(index, found, dict(zip(found, slots, strict=True)))
+
+
 class Spread:
     """The transpose of the interpolation at receivers, on this process's cells.
 
@@ -307,7 +336,8 @@ class Spread:
 
     def __init__(self, simulation: Simulation, receivers: Receivers, all_weights: np.ndarray) -> None:
         topology = simulation.device_grid.topology
-        self.grid, self.dtype, self.all_weights = simulation.device_grid, simulation.dtype, all_weights
+        self.grid, self.dtype = simulation.device_grid, simulation.dtype
+        self.receivers, self.all_weights = receivers, all_weights
         self.cells = CellsOfReceivers.near(receivers, all_weights, topology, (0,) * topology.ndim)
         index, devices, self.parts = self.cells.index, self.grid.devices, list[np.ndarray]()
         moved = []

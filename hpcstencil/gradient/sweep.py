@@ -537,10 +537,10 @@ class Sweep:
 
     def with_sample(self, cotangents: Fields, step: int) -> Fields:
         """Return the derivatives with those with respect to samples after a number of steps, if they are added as they are."""
-        name = self.adjoint.injected
-        if not name or self.samples is None or step not in self.sampled_at:
+        if self.samples is None or step not in self.sampled_at:
             return cotangents
-        return {**cotangents, name: self.samples.added(cotangents[name], step)}
+        added = {name: self.samples.added(name, cotangents[name], step) for name in self.adjoint.injected}
+        return {**cotangents, **added}
 
     def finite(self, value: float, time: float) -> float:
         """Return a term of the objective. Raises NumericsError unless it is finite."""

@@ -87,7 +87,7 @@ class Method:
         The numbers j of the slopes that are rounded before a stage adds them, like slopes that several stages use
         (`adjoint.stages`).
     injected
-        The numbers j of the values y_j in which native code adds something to the field `Problem.injected`.
+        The numbers j of the values y_j in which native code adds something to the fields `Problem.injected`.
     """
 
     stages: tuple[Stage, ...]

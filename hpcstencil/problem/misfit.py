@@ -28,6 +28,7 @@ from hpcstencil.symbolic.expressions import (
     Reduction,
     Time,
     data_field,
+    parameter_field,
     samples_field,
     substitute,
     walk,
@@ -147,8 +148,10 @@ def _check_operand(config: Config, operand: Node, known: set[Node], key: str, te
         part for part in walk(operand) if not isinstance(part, Constant | Pointwise | Time) and part not in known
     ]
     if strange:
-        hidden = [part.name for part in strange if isinstance(part, Field) and part.name in config.probes]
-        advice = f"rename probes.{hidden[0]}, which is a field too" if hidden else "change it"
+        advice = "change it"
+        for name in config.probes:
+            if Field(name) in strange or {Parameter(name), parameter_field(name)} & {*strange}:
+                advice = f"rename probes.{name}, which is a {'field' if Field(name) in strange else 'parameter'} too"
         raise InputError(
             f"{key}: expected samples of a table of [probes], data, t and numbers inside sum(), but got {shown(text)}; {advice}"
         )

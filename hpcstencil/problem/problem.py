@@ -67,7 +67,7 @@ class Problem:
     ``objective``       the objective of [objective], a tree of reductions and of the sums in ``misfit``, by its name; empty
                         if there is none
     ``misfit``          the sums over receivers in the objective, or None
-    ``injected``        the field to single cells of which native code can add values while it steps, "" if there is none
+    ``injected``        the fields to single cells of which native code can add values while it steps
     ``source``          text of the Python file of the equation, "" if it has none
     """
 
@@ -102,7 +102,7 @@ class Problem:
     derived: Mapping[str, Mapping[str, Node]] = field(default_factory=dict)
     objective: Mapping[str, Node] = field(default_factory=dict)
     misfit: Misfit | None = None
-    injected: str = ""
+    injected: tuple[str, ...] = ()
 
     @property
     def adds_every(self) -> int | None:

@@ -13,7 +13,7 @@ import numpy as np
 from hpcstencil.adjoint.limits import plan_of_fit
 from hpcstencil.adjoint.members import data_of_member, differing, per_member, single_runs
 from hpcstencil.adjoint.plan import injects, plan_of, steps_at_once
-from hpcstencil.adjoint.problem import Unknown, adjoint_of
+from hpcstencil.adjoint.problem import Adjoint, Unknown, adjoint_of
 from hpcstencil.adjoint.run_steps import steps_of
 from hpcstencil.config.paths import stream_paths
 from hpcstencil.config.provenance import to_toml
@@ -117,7 +117,8 @@ def _gradient(problem: Problem, topology: Topology, kernel: str) -> list[str]:
     adjoint = adjoint_of(runs[0], runs[0].initial)
     if problem.step_follows_solution:
         return [
-            "gradient              the steps follow the solution: a run records them, then the reverse sweep is planned"
+            "gradient              the steps follow the solution: a run records them, then the reverse sweep is planned",
+            *_fit(problem, adjoint, topology),
         ]
     for member, one in enumerate(runs):
         data, config = data_of_member(problem, {}, member), one.config
@@ -137,12 +138,17 @@ def _gradient(problem: Problem, topology: Topology, kernel: str) -> list[str]:
     ]
     if size := max(one.bytes_on_disk for one in plans):
         lines.append(f"states on disk        {human(size)} in all{_room(Path.cwd(), size)}")
-    if problem.config.fit is not None:
-        unknowns = per_member(problem, adjoint.unknowns, differing(problem, adjoint.unknowns, {}))
-        words, size = plan_of_fit(problem, unknowns, problem.config.fit, topology)
-        held = f"; its vectors take {human(size)} per process" if size else ""
-        lines.append(f"fit                   {words}{held}")
-    return lines
+    return [*lines, *_fit(problem, adjoint, topology)]
+
+
+def _fit(problem: Problem, adjoint: Adjoint, topology: Topology) -> list[str]:
+    """Return a line with the plan of a fit, if the input asks for one."""
+    if problem.config.fit is None:
+        return []
+    unknowns = per_member(problem, adjoint.unknowns, differing(problem, adjoint.unknowns, {}))
+    words, size = plan_of_fit(problem, unknowns, problem.config.fit, topology)
+    held = f"; its vectors take {human(size)} per process" if size else ""
+    return [f"fit                   {words}{held}"]
 
 
 def _stencils(config: Config) -> list[str]:

@@ -145,6 +145,49 @@ def test_a_signal_stops_it_between_evaluations(command, monkeypatch):
     assert status == 75 and "stopped by SIGTERM after 2 iterations; run the same command with --resume" in err
 
 
+def test_steps_that_follow_the_solution_are_those_of_the_start(command, monkeypatch):
+    given = INPUT.replace('integrator = "euler"', 'integrator = "bs3"').replace("dt = 0.02\n", "tolerance = 1e-4\n")
+    Path("adaptive.toml").write_text(given)
+    status, out, _ = command("check", "adaptive.toml")
+    assert (
+        status == 0
+        and "a run records them" in out
+        and "fit                   1 number, 2 fields and 1 time series" in out
+    )
+    assert command("fit", "adaptive.toml", "-o", "whole.h5", "--quiet") == (0, "", "")
+    with h5py.File("whole.h5") as file:
+        found = file["history/objective"][:]
+        assert len(found) == 8 and (np.diff(found) < 0).all() and found[-1] < 0.5 * found[0]
+    assert command("fit", "adaptive.toml", "-o", "parts.h5", "--set", "fit.steps=3")[0] == 0
+    status, _, err = command("fit", "adaptive.toml", "-o", "parts.h5", "--resume")
+    assert status == 0 and contents("parts.h5") == contents("whole.h5"), err
+    monkeypatch.setattr(StopRequests, "reason", lambda self: "SIGTERM")
+    status, _, err = command("fit", "adaptive.toml", "-o", "late.h5")
+    assert status == 75 and "stopped by SIGTERM while the steps of the run were recorded" in err
+
+
+def test_a_viscosity_is_found_with_steps_of_a_cfl_number(command):
+    model = """
+        grid = { shape = [40], upper = [4.0] }
+        equation = { name = "burgers", nu = 0.02 }
+        initial = { u = "1 + sin(pi*x/2)" }
+        numerics = { precision = "float64" }
+        time = { end = 0.5, cfl = 0.4, dt_every = 2 }
+    """
+    fit = """
+        objective = { J = "integral((u - seen)**2)", data = { seen = "seen.h5:u" } }
+        gradient = { of = ["equation.nu"] }
+        fit = { tolerance = 1e-6 }
+    """
+    Path("model.toml").write_text(model)
+    Path("burgers.toml").write_text(model + fit)
+    assert command("run", "model.toml", "--set", "equation.nu=0.08", "-o", "seen.h5", "--quiet")[0] == 0
+    status, _, err = command("fit", "burgers.toml")
+    assert status == 0, err
+    with h5py.File("burgers.fit.h5") as file:
+        assert file["equation.nu"][()] == pytest.approx(0.08, rel=0.02)
+
+
 def test_another_input_is_not_continued(command):
     assert command("fit", "input.toml", "--quiet", "--set", "fit.steps=1")[0] == 0
     status, _, err = command("fit", "input.toml", "--resume", "--set", "fit.history=9")

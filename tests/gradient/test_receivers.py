@@ -207,7 +207,7 @@ def test_the_derivative_of_a_quotient_of_sums_is_that_of_the_quotient_rule():
 
 def test_native_code_reverses_several_steps_between_two_samples_with_the_same_bits():
     given = tables({"J": "sum(cable**3) + mean(v)"}, numerics={"integrator": "euler"})
-    given["probes"]["cable"] = {"expression": "u + v", **PLACES, "every_steps": 3}
+    given["probes"]["cable"] = {"expression": "u*v", **PLACES, "every_steps": 3}
     sweep = sweep_of(given, kernel="native")
     start = start_of(sweep)
     expected = sweep(sweep.forward.put(start), 11)
@@ -264,6 +264,10 @@ TOGETHER = {
 
 
 def native_sweep(others):
+    return members_from(native_tables(others), kernel="native").sweeps[0]
+
+
+def native_tables(others):
     given = tables({"J": "sum(cable**3 + t*cable) + 0.5*sum(cable)"}, time={"end": 0.2, "dt": 0.01}, **others)
     name = given["probes"]["cable"]["field"]
     if given["equation"]["name"] != "custom":
@@ -272,7 +276,7 @@ def native_sweep(others):
         if given["equation"]["name"] == "acoustic":
             given["probes"] = {"cable": {"field": "p", **PLACES}}
             given["initial"] = {"p": "0.2*sin(5*x)"}
-    return members_from(given, kernel="native").sweeps[0]
+    return given
 
 
 @pytest.mark.parametrize("case", TOGETHER)
@@ -288,6 +292,31 @@ def test_native_code_adds_the_derivatives_of_samples_while_it_reverses_steps(cas
     assert all(np.asarray(array).any() for array in expected.arrays.values())
     same_bits(found, expected)
     same_bits(again, expected)
+
+
+@pytest.mark.parametrize("name", ["walls", "staggered", "stages"])
+def test_native_code_adds_the_derivatives_of_several_tables(name):
+    """Of one field, some at the same steps and in the same cells, and of another one."""
+    others, at_once = TOGETHER[name]
+    given = native_tables(others)
+    cable = {**given["probes"]["cable"], "every_steps": 2}
+    other = {"p": "q", "Ez": "By", "u": "v"}[cable["field"]]
+    more = {"again": {**cable, "every_steps": 3}, "other": {**cable, "field": other}}
+    given["probes"] = {"cable": cable, **more}
+    given["objective"] = {"J": "sum(cable**3 + t*cable)/(1 + sum(again**2)) + sum(sin(9*other)) + sum(t*again)"}
+    sweep = members_from(given, kernel="native").sweeps[0]
+    assert sweep.injected and sweep.at_once == at_once and len(sweep.adjoint.injected) == 2
+    start = start_of(sweep)
+    found, again = (sweep(sweep.forward.put(start), states) for states in (20, 2))
+    between = replace(sweep, injected=False, several=None, at_once=1)
+    expected = between(between.forward.put(start), 20)
+    same_bits(found, expected)
+    same_bits(again, expected)
+    by_shift = members_from(given, kernel="shift").sweeps[0]
+    other = by_shift(by_shift.forward.put(start), 20)
+    close = 1e-4  # in single precision
+    for key, array in other.arrays.items():
+        assert np.abs(np.asarray(array) - found.arrays[key]).max() < close * np.abs(array).max()
 
 
 @pytest.mark.parametrize("states", (20, 4))
@@ -394,6 +423,7 @@ PAIR = {name: {"field": "u", "x": 0.5, "y": 0.5} for name in "ab"}
     ({"J": "sum(cable*sum(cable))"}, {}, r"expected samples of a table of \[probes\]"),
     ({"J": {"sum": "sum(cable)", "every_steps": 2}}, {}, r"J.every_steps: expected an expression alone"),
     ({"J": "sum(u)"}, {"probes": {"u": {"field": "u", "x": 0.5, "y": 0.5}}}, "rename probes.u, which is a field too"),
+    ({"J": "sum(D)"}, {"probes": {"D": {"field": "u", "x": 0.5, "y": 0.5}}}, "rename probes.D, which is a parameter too"),
     ({"J": "sum(a - b)"}, {"probes": PAIR}, "but got a and b in one; write a sum for each"),
     ({"J": "sum(a - d) + sum(b*d)", "data": {"d": "d.npy"}}, {"probes": PAIR}, "d: used with samples of a and of b"),
     ({"J": "sum(a)*sum(b) + sum(d)", "data": {"d": "d.npy"}}, {"probes": PAIR}, "which may belong to a and b"),

@@ -207,24 +207,28 @@ def test_receivers_of_one_process_beside_solid_cells(communicator, processes):
     assert found(sweep_of(given, communicator), 2)[:2] == alone
 
 
-@pytest.mark.parametrize("kernel", ["shift", pytest.param("native", marks=pytest.mark.long)])
-@pytest.mark.parametrize("processes", [pytest.param(3, marks=() if environment_size() == 3 else pytest.mark.long)])
-def test_functions_of_sums_over_several_tables_of_receivers(communicator, processes, kernel):
+@pytest.mark.parametrize("kernel, recorded, processes", [
+    pytest.param(*row, marks=() if environment_size() == row[2] else pytest.mark.long)
+    for row in (("shift", {"expression": "u*v"}, 2), ("native", {"field": "v"}, 3))
+])  # fmt: skip
+def test_functions_of_sums_over_several_tables_of_receivers(communicator, kernel, recorded, processes):
     given = {
-        "grid": {"shape": [16, 9]},
+        "grid": {"shape": [36, 20], "upper": [16.0, 9.0]},
         "equation": {"name": "custom", "D": 0.2, "rhs": {"u": "D*laplacian(u) - u*v", "v": "0.1*dx(u) - v**2"}},
         "initial": {"u": "1 + 0.1*x", "v": "cos(y)"},
-        "mask": {"solid": "abs(x - 8) < 1"},
         "probes": {
             "left": {"field": "u", "x": [2.0, 6.2], "y": 3.0, "every_steps": 2},
-            "right": {"expression": "u*v", "x": [9.6, 12.0, 14.3], "y": [1.0, 4.4, 8.8], "every_steps": 3},
+            "right": {**recorded, "x": [9.6, 12.0, 14.3], "y": [1.0, 4.4, 8.8], "every_steps": 3},
         },
         "time": {"end": 0.8, "dt": 0.1},
         "objective": {"J": "sum(left**2)/sqrt(sum(right**2*(1 + t))) + min(v - u)*max(u*v)*sum(right)"},
         "gradient": {"of": ["equation.D", "initial.u"]},
     }
+    if kernel == "shift":  # native code adds nothing around receivers beside solid cells
+        given["mask"] = {"solid": "abs(x - 8) < 1"}
     value, numbers, whole = from_rank_0(communicator, lambda: found(sweep_of(given, kernel=kernel), 9))
     sweep = sweep_of(given, communicator, kernel=kernel)
+    assert sweep.injected == (kernel == "native")
     others = found(sweep, 3)
     assert others[:2] == (value, numbers)
     index = tuple(slice(*r) for r in sweep.forward.ranges)

@@ -44,7 +44,7 @@ class Program:
     recordable
         The fields whose cells probes can record after every step, even within a call of many steps.
     injections
-        The number of times per step that values can be added to single cells of `Problem.injected`.
+        The number of times per step that values can be added to single cells of a field of `Problem.injected`.
     """
 
     text: str

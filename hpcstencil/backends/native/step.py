@@ -167,7 +167,7 @@ def step_of(problem: Problem) -> Step:
 def planned(problem: Problem, trials: Trials, copied: bool = False) -> Plan:
     """Return the plan of a step: its parts, stage by stage, and the arrays that they fill.
 
-    If ``copied``, values are added to a copy of `Problem.injected`, so that earlier parts can read the field without them.
+    If ``copied``, values are added to copies of `Problem.injected`, so that earlier parts can read the fields without them.
     """
     planner = Planner(problem, trials, copied)
     ends = planner.take()
@@ -207,8 +207,8 @@ class Planner:
             new = fresh[-1] if fresh else None
             self.stage(stage, values, slopes, moved, new, keep=new is not None and last_use[new] > i)
             values[i + 1] = end = moved
-            if i + 1 in method.injected and self.problem.injected:
-                self.inject(moved, method.nodes[i + 1])
+            for name in self.problem.injected if i + 1 in method.injected else ():
+                self.inject(name, moved, method.nodes[i + 1])
         return [*(end[name] for name in self.fields), *self.error(values, slopes, end)]
 
     def error(
@@ -236,9 +236,8 @@ class Planner:
         self.add({n: value_of(tree) for n, tree in zip(told, self.problem.errors().values(), strict=True)}, held, last)
         return list(told)
 
-    def inject(self, moved: dict[str, int], node: float) -> None:
-        """Plan that values are added to the field `Problem.injected`, whose array is in ``moved``, at the time ``node``."""
-        name = self.problem.injected
+    def inject(self, name: str, moved: dict[str, int], node: float) -> None:
+        """Plan that values are added to a field of `Problem.injected`, whose array is in ``moved``, at the time ``node``."""
         array = moved[name]
         if self.copied:
             moved[name] = self.array(Field(name), node)
