@@ -10,7 +10,6 @@ from functools import cached_property
 from hpcstencil.numerics.schedule import Clock, Schedule, StepRange
 from hpcstencil.problem.problem import Problem
 from hpcstencil.problem.stability import cfl_step
-from hpcstencil.validation.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -46,13 +45,6 @@ def added_at(problem: Problem, run: RunSteps) -> range:
     """The numbers of steps after which the state adds to the objective."""
     every = problem.config.objective.every_steps
     return range(run.total, run.total + 1) if every is None else range(0, run.total + 1, every)
-
-
-def refuse_following(problem: Problem, what: str) -> None:
-    """Raise InputError if the sizes of steps follow the solution. ``what`` is not available then."""
-    if problem.step_follows_solution:
-        given = f"time.{problem.config.time.given}"
-        raise InputError(f"{given}: {what} not available yet with steps that follow the solution; write time.dt")
 
 
 def steps_of(problem: Problem) -> RunSteps:

@@ -31,7 +31,6 @@ from hpcstencil.adjoint.problem import (
     series_of,
     unknowns_of,
 )
-from hpcstencil.adjoint.run_steps import refuse_following
 from hpcstencil.config.settings import DiagnosticsConfig, GradientConfig
 from hpcstencil.numerics.integrators import memory_of
 from hpcstencil.numerics.topology import Topology
@@ -95,7 +94,6 @@ def tangents_of(problem: Problem, expressed: Iterable[str], keys: Sequence[str])
 def tangent_of(problem: Problem, expressed: Iterable[str], keys: Sequence[str]) -> Tangent:
     """The tangent of a single run or a member. The arguments and errors are those of `tangents_of`."""
     refuse_unavailable(problem)
-    refuse_following(problem, "derivatives along a direction are")
     if problem.misfit is not None:
         raise InputError(
             f"{at('objective', *problem.objective)}: derivatives along a direction are not available yet of sums over "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -31,7 +31,7 @@ class Gradient:
 
     def __init__(self, simulation: Simulation, assigned: Mapping[str, bool], held: Mapping[str, ArrayInMemory]) -> None:
         problem, communicator = simulation.problem, simulation.communicator
-        topology, devices = simulation.plan.topology, simulation.device_grid.devices.devices
+        devices = simulation.device_grid.devices.devices
         self.simulation, self.programs = simulation, list[Program]()
 
         def compose(blocks: Decomposed) -> Simulation:
@@ -39,13 +39,10 @@ class Gradient:
             self.programs.append(program)
             return composed
 
-        first, forward = single_runs(problem)[0], simulation
+        first = single_runs(problem)[0]
         expressed = tuple(name for name in problem.initial if name not in assigned)
         adjoint = agree(communicator, lambda: adjoint_of(first, expressed))
-        if problem.members:
-            blocks = replace(first.config.decomposition, processes=topology.processes, devices=topology.devices)
-            alone = replace(first, config=replace(first.config, decomposition=blocks))
-            forward = compose(agree(communicator, lambda: Decomposed.of(alone, communicator.size, len(devices))))
+        forward = member_alone(simulation, compose)
         own = differing(problem, adjoint.unknowns, assigned)
         self.members = members_of(problem, forward, adjoint, compose, held, own, expressed)
 
@@ -63,6 +60,17 @@ class Gradient:
         """Release the compiled programs. All processes call this together."""
         while self.programs:
             PROGRAMS.give_back(self.programs.pop())
+
+
+def member_alone(simulation: Simulation, compose: Callable[[Decomposed], Simulation]) -> Simulation:
+    """The simulation of the first member of an ensemble alone, on the same blocks, or that of a single run. Collective."""
+    if not simulation.problem.members:
+        return simulation
+    first, topology = simulation.problem.members[0], simulation.plan.topology
+    communicator, devices = simulation.communicator, simulation.device_grid.devices.devices
+    blocks = replace(first.config.decomposition, processes=topology.processes, devices=topology.devices)
+    alone = replace(first, config=replace(first.config, decomposition=blocks))
+    return compose(agree(communicator, lambda: Decomposed.of(alone, communicator.size, len(devices))))
 
 
 def fields_of_member(simulation: Simulation, state: State, number: int) -> Fields:

@@ -8,23 +8,25 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from hpcstencil.adjoint.members import data_of_member, differing, single_runs
-from hpcstencil.adjoint.plan import SweepPlan
 from hpcstencil.adjoint.problem import TANGENT, adjoint_of, series_of
-from hpcstencil.adjoint.run_steps import steps_of
+from hpcstencil.adjoint.run_steps import RunSteps, steps_of
 from hpcstencil.adjoint.tangent import Tangent, tangents_of
 from hpcstencil.distributed.halo import Fields
 from hpcstencil.gradient.compose import data_of
 from hpcstencil.gradient.members import SHARED, Members, members_of
+from hpcstencil.gradient.recording import recorded
 from hpcstencil.gradient.reuse_compiled import SweepFor
 from hpcstencil.gradient.sweep import Result, Sweep
 from hpcstencil.gradient.tangent import Direction, TangentRun
 from hpcstencil.io.array_file import ArrayInMemory
 from hpcstencil.problem.problem import Problem
 from hpcstencil.python.assignment import as_array, block_of
-from hpcstencil.python.gradient import collected, fields_of_member, gathered_blocks
+from hpcstencil.python.gradient import collected, fields_of_member, gathered_blocks, member_alone
 from hpcstencil.python.shared_programs import PROGRAMS, Program
 from hpcstencil.runtime.communicator import agree
 from hpcstencil.simulation.prepared import Decomposed
@@ -67,6 +69,8 @@ class TangentLinear:
                 data = alone.put(agree(communicator, lambda: data_of(alone, given)))
             return TangentRun(tangent, alone, steps_of(member), data, first_slopes)
 
+        # of a member, to record steps that follow the solution; None for other steps
+        self.alone = member_alone(simulation, self._composed) if problem.step_follows_solution else None
         pairs = zip(single_runs(problem), tangents, strict=True)
         self.runs = [run(number, *pair) for number, pair in enumerate(pairs)]
 
@@ -83,7 +87,7 @@ class TangentLinear:
     def at(self, state: State, direction: Mapping[str, Any]) -> dict[str, Any]:
         """The derivatives at the end of a run that begins with ``state``; see `Simulation.tangent`."""
         simulation, objectives, blocks = self.simulation, list[float](), list[dict[str, np.ndarray]]()
-        for number, (run, given) in enumerate(self._along(direction)):
+        for number, (run, given) in enumerate(self._along(state, direction)):
             fields, objective = run.to_end(run.start(fields_of_member(simulation, state, number), given))
             objectives.append(objective)
             blocks.append(
@@ -95,10 +99,23 @@ class TangentLinear:
         }
         return gathered_blocks(simulation, whole) | dict.fromkeys(simulation.problem.objective, math.fsum(objectives))
 
-    def _along(self, direction: Mapping[str, Any]) -> list[tuple[TangentRun, Direction]]:
-        """The runs of all members with the numbers of a direction, and their directions. Collective."""
+    def _along(self, state: State, direction: Mapping[str, Any]) -> list[tuple[TangentRun, Direction]]:
+        """The runs of all members that begin with ``state``, with the numbers of a direction, and their directions.
+        Collective."""
         found = agree(self.simulation.communicator, lambda: self._directions(direction))
-        return [(run.along(given), given) for run, given in zip(self.runs, found, strict=True)]
+        steps = [self._steps(state, number) for number in range(len(self.runs))]
+        return [
+            (replace(run.along(given), steps=own), given)
+            for run, given, own in zip(self.runs, found, steps, strict=True)
+        ]
+
+    def _steps(self, state: State, number: int) -> RunSteps:
+        """The steps of a member that begins with ``state``. If they follow the solution, its run is taken once. Collective."""
+        if self.alone is None:
+            return self.runs[number].steps
+        member = self.alone.with_problem(single_runs(self.simulation.problem)[number])
+        fields = jax.tree.map(jnp.copy, fields_of_member(self.simulation, state, number))
+        return recorded(member, fields, lambda: None)
 
     def _directions(self, direction: Mapping[str, Any]) -> list[Direction]:
         """The numbers and blocks of a direction, by member. Raises InputError, on this process alone, for wrong values."""
@@ -137,8 +154,10 @@ class TangentLinear:
 
     def hessian_product(self, state: State, direction: Mapping[str, Any]) -> dict[str, Any]:
         """The product of the Hessian and a direction; see `Simulation.hessian_product`."""
-        along = self._along(direction)
-        members, plans, sweeps = self._reverse
+        along = self._along(state, direction)
+        sweeps = [replace(sweep, run=run.steps) for sweep, (run, _) in zip(self._reverse.sweeps, along, strict=True)]
+        members, plans = replace(self._reverse, sweeps=tuple(sweeps)).planned(lambda _: {})
+        compiled = {name: getattr(self._reverse.sweeps[0], name) for name in SHARED}
 
         def of(number: int, _: Sweep) -> Result:
             run, given = along[number]
@@ -146,17 +165,18 @@ class TangentLinear:
             def begin(_: Simulation) -> Fields:
                 return run.start(fields_of_member(self.simulation, state, number), given)
 
-            return sweeps[number](run.numbers(given), {}, begin, plans[number].states)
+            sweep = SweepFor(members.sweeps[number], dict(compiled))
+            return sweep(run.numbers(given), {}, begin, plans[number].states)
 
         return collected(members, members.total(of))
 
     @cached_property
-    def _reverse(self) -> tuple[Members, tuple[SweepPlan, ...], list[SweepFor]]:
-        """The reverse sweeps of the tangent problems of all members, their plans, and the same for other values. Collective."""
+    def _reverse(self) -> Members:
+        """The reverse sweeps of the tangent problems of all members. Collective."""
         problems = [run.tangent.problem for run in self.runs]
         problem = replace(problems[0], members=tuple(problems)) if self.simulation.problem.members else problems[0]
         adjoint = agree(self.simulation.communicator, lambda: adjoint_of(problems[0], self.expressed))
-        made = members_of(
+        return members_of(
             problem,
             self.runs[0].simulation,
             adjoint,
@@ -165,9 +185,6 @@ class TangentLinear:
             self.own,
             tuple(self.expressed),
         )
-        members, plans = made.planned(lambda _: {})
-        compiled = {name: getattr(members.sweeps[0], name) for name in SHARED}
-        return members, plans, [SweepFor(sweep, dict(compiled)) for sweep in members.sweeps]
 
     def close(self) -> None:
         """Release the compiled programs. All processes call this together."""

@@ -196,6 +196,47 @@ def test_the_hessian_of_a_decaying_mode():
         assert sim.tangent({"equation.A": 3.0})["J"] == pytest.approx(6 * value / 1.5, rel=1e-5)
 
 
+# Steps that follow the solution
+FOLLOWING = {
+    "tolerance": {**GIVEN, "numerics": {**GIVEN["numerics"], "integrator": "bs3"}, "time": {"end": 0.02, "tolerance": 1e-4}},
+    "cfl": {
+        **GIVEN,
+        "equation": {"name": "burgers", "nu": 0.05},
+        "initial": {"u": "sin(5*x)"},
+        "objective": {"J": {"sum": "integral(u**4)", "every_steps": 2}},
+        "time": {"end": 0.3, "cfl": 0.5, "dt_every": 2},
+        "gradient": {"of": ["initial.u", "equation.nu"]},
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kernel", ["shift", "native"])
+@pytest.mark.parametrize("name", FOLLOWING)
+def test_steps_that_follow_the_solution_are_recorded(name, kernel):
+    given = {**FOLLOWING[name], "numerics": {**FOLLOWING[name]["numerics"], "kernel": kernel}}
+    slope, expected = along_the_gradient(given)
+    assert slope == pytest.approx(expected, rel=1e-11) != 0
+    with hs.Simulation(given) as sim:
+        v, w = (random_direction(sim, given["gradient"]["of"], seed) for seed in (1, 2))
+        of_v, of_w = sim.hessian_product(v), sim.hessian_product(w)
+    assert product(of_v, w) == pytest.approx(product(of_w, v), rel=1e-10) != 0
+
+
+@pytest.mark.parametrize("name", FOLLOWING)
+def test_members_record_their_own_steps(name):
+    given, key = FOLLOWING[name], "equation.nu" if name == "cfl" else "equation.A"
+    values = [0.05, 0.08]
+    with hs.Simulation({**given, "ensemble": {key: values}}) as sim:
+        direction = {key: [0.2, -0.1], **random_direction(sim, ["initial.u"])}
+        tangents, products = sim.tangent(direction), sim.hessian_product(direction)
+    for member, value in enumerate(values):
+        own = {name: each[member] if name == key else each for name, each in direction.items()}
+        with hs.Simulation({**given, "equation": {**given["equation"], key.removeprefix("equation."): value}}) as sim:
+            expected, product_ = sim.tangent(own), sim.hessian_product(own)
+        assert np.array_equal(tangents["u"][member], expected["u"])
+        assert products[key][member] == product_[key]
+
+
 @pytest.mark.parametrize(("direction", "sentence"), [
     ({"equation.B": 1.0}, 'direction: unknown name "equation.B"; did you mean'),
     ({"equation.A": "x"}, r'direction\["equation.A"\]: expected real numbers'),
