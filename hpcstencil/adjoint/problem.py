@@ -128,8 +128,8 @@ class Adjoint:
     forward
         The problem itself.
     sum_slopes, sample_slopes
-        For each sum in `Problem.misfit`, the derivative of the objective with respect to it, and that of its term with respect
-        to the sample.
+        For each sum in `Problem.misfit`, the derivative of the objective with respect to it, and those of its term with respect
+        to the samples, by table.
     group_parts
         If the method moves one group of fields at a time: by group, the part of `reverse_rhs` that comes from its adjoint.u.
     two_step_parts
@@ -147,7 +147,7 @@ class Adjoint:
     direct: Mapping[str, Node]
     forward: Problem
     sum_slopes: tuple[Node, ...] = ()
-    sample_slopes: tuple[Node, ...] = ()
+    sample_slopes: tuple[Mapping[str, Node], ...] = ()
     group_parts: Mapping[int, Mapping[str, Node]] = field(default_factory=dict)
     two_step_parts: Mapping[TwoStepPart, Mapping[str, Node]] = field(default_factory=dict)
     hats: Mapping[str, HatFunctions] = field(default_factory=dict)
@@ -454,7 +454,9 @@ def adjoint_of(problem: Problem, expressed: Iterable[str], verified: bool = Fals
     slopes = tuple(outside(objective, part) for part in reductions)
     receiver_sums = () if misfit is None else misfit.sums
     of_sums = tuple(outside(objective, each.node) for each in receiver_sums)
-    of_terms = tuple(outside(each.term, samples_field(each.table)) for each in receiver_sums)
+    of_terms = tuple(
+        {table: outside(each.term, samples_field(table)) for table in each.tables} for each in receiver_sums
+    )
     layered = tuple(ADJOINT + name for name in layers)
     return Adjoint(
         unknowns,

@@ -151,7 +151,7 @@ class Samples:
             for each in self.misfit.sums:
                 terms = self._at_samples(each, each.term, times)
                 if not np.isfinite(terms).all():
-                    when = np.flatnonzero(~np.isfinite(terms).all(axis=1))[0] * self._stride(each.table)
+                    when = np.flatnonzero(~np.isfinite(terms).all(axis=1))[0] * self._stride(each)
                     broken = min(times[when], math.inf if broken is None else broken)
                 found[each.node.name] = math.fsum(terms.ravel().tolist()) if broken is None else math.nan
         found, broken = communicator.broadcast((found, broken))
@@ -168,23 +168,25 @@ class Samples:
         `sums` has been called with these ``times``. Collective."""
         slopes = dict[str, np.ndarray]()
         if self.forward.communicator.rank == 0:
-            for each, weight, slope in zip(self.misfit.sums, weights, self.term_slopes, strict=True):
-                found = weight * self._at_samples(each, slope, times)
-                slopes[each.table] = found + slopes[each.table] if each.table in slopes else found
+            for each, weight, of_samples in zip(self.misfit.sums, weights, self.term_slopes, strict=True):
+                for table, slope in of_samples.items():
+                    found = weight * self._at_samples(each, slope, times)
+                    slopes[table] = found + slopes[table] if table in slopes else found
         self.values = {}
         self.slopes = self.forward.communicator.broadcast(slopes)
 
     def _at_samples(self, of: ReceiverSum, tree: Node, times: Sequence[float]) -> np.ndarray:
         """Evaluate a tree of samples on rank 0, for each: float64 of shape (samples, receivers)."""
-        stride = self._stride(of.table)
-        values = self.values[of.table][::stride]
-        known: dict[Node, object] = {Time(): np.array(times)[::stride, None], samples_field(of.table): values}
+        stride = self._stride(of)
+        known: dict[Node, Any] = {samples_field(table): self.values[table][::stride] for table in of.tables}
+        shape = known[samples_field(of.tables[0])].shape
         known |= {data_field(name): array for name, array in self.observed.items()}
-        return np.broadcast_to(numpy_evaluate.evaluate(tree, values=known), values.shape)
+        known[Time()] = np.array(times)[::stride, None]
+        return np.broadcast_to(numpy_evaluate.evaluate(tree, values=known), shape)
 
-    def _stride(self, table: str) -> int:
-        """The number of records between two samples of a table."""
-        return self.receivers[table].every // self.every
+    def _stride(self, of: ReceiverSum) -> int:
+        """The number of records between two samples of a sum."""
+        return self.receivers[of.tables[0]].every // self.every
 
     def _record(self, fields: Fields, time: float) -> None:
         if RECORDED in self.backward.derived:

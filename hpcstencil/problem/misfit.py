@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -41,14 +42,14 @@ SAME = 1e-3  # times and places count as the same if they differ by less than th
 
 @dataclass(frozen=True)
 class ReceiverSum:
-    """A sum over the receivers of the table ``table`` of [probes], and over their samples.
+    """A sum over the receivers of the ``tables`` of [probes], which have the same ones, and over their samples.
 
-    ``term`` is what the sample of a receiver adds, a tree of the sample (`samples_field`), of the data, and of the time.
-    ``node`` stands for the sum in the objective.
+    ``term`` is what the samples of a receiver add, a tree of these (`samples_field`), of the data, and of the time. ``node``
+    stands for the sum in the objective.
     """
 
     node: Parameter
-    table: str
+    tables: tuple[str, ...]
     term: Node
 
 
@@ -67,14 +68,14 @@ class Misfit:
     @cached_property
     def tables(self) -> tuple[str, ...]:
         """The tables of [probes] that the objective sums over."""
-        return tuple(dict.fromkeys(each.table for each in self.sums))
+        return tuple(dict.fromkeys(table for each in self.sums for table in each.tables))
 
 
 def misfit_of(config: Config, tree: Node, key: str, text: str) -> tuple[Node, Misfit | None]:
     """The objective ``tree`` with a parameter in place of each sum over receivers, and these, None if there are none.
 
-    ``key`` and ``text`` are those of the objective in the input. Raises InputError unless each sum is of samples of the same
-    table, data, the time and numbers.
+    ``key`` and ``text`` are those of the objective in the input. Raises InputError unless each sum is of samples of tables
+    with the same receivers and steps, data, the time and numbers.
     """
     names: dict[Node, str] = {samples_field(name): name for name in config.probes}
     data: dict[Node, str] = {data_field(name): name for name in config.objective.data}
@@ -106,14 +107,20 @@ def misfit_of(config: Config, tree: Node, key: str, text: str) -> tuple[Node, Mi
         _check_operand(config, operand, {*names, *data}, key, text)
     in_sums = [_names_in(operand, names) for operand in found]
     tables = list(dict.fromkeys(name for each in in_sums for name in each))
-    if not tables or any(len(each) > 1 for each in in_sums):
-        several = next((each for each in in_sums if len(each) > 1), [])
-        got = f"{listing(several)} in one; write a sum for each" if several else f"{shown(text)}; change it"
-        raise InputError(f"{key}: expected samples of a table of [probes] inside sum(), but got {got}")
+    if not tables:
+        raise InputError(
+            f"{key}: expected samples of a table of [probes] inside sum(), but got {shown(text)}; change it"
+        )
+    for each in in_sums:
+        if len({_receivers(config, name) for name in each}) > 1:
+            raise InputError(
+                f"{key}: expected tables with the same receivers and every_steps inside one sum(), but got {listing(each)}; "
+                "write a sum for each"
+            )
     used: dict[str, str] = {}
     for operand, each in zip(found, in_sums, strict=True):
         for name in _names_in(operand, data) if each else ():
-            if used.setdefault(name, each[0]) != each[0]:
+            if _receivers(config, used.setdefault(name, each[0])) != _receivers(config, each[0]):
                 raise InputError(
                     f"{at('objective', 'data', name)}: used with samples of {used[name]} and of {each[0]}; give each its own"
                 )
@@ -121,13 +128,13 @@ def misfit_of(config: Config, tree: Node, key: str, text: str) -> tuple[Node, Mi
     for (operand, node), each in zip(found.items(), in_sums, strict=True):
         of_data = _names_in(operand, data)
         own = each or list(dict.fromkeys(used[name] for name in of_data if name in used)) or tables
-        if len(own) > 1:
+        if len({_receivers(config, name) for name in own}) > 1:
             raise InputError(
                 f"{key}: {shown(text)} has a sum of data alone, which may belong to {listing(own)}; use the data with samples "
                 "too"
             )
-        used |= dict.fromkeys(of_data, own[0])
-        sums.append(ReceiverSum(node, own[0], operand))
+        used |= {name: own[0] for name in of_data if name not in used}
+        sums.append(ReceiverSum(node, tuple(own), operand))
     both = [data[part] for part in walk(rest) if part in data and data[part] in used]
     if both:
         raise InputError(
@@ -135,6 +142,12 @@ def misfit_of(config: Config, tree: Node, key: str, text: str) -> tuple[Node, Mi
             "each its own"
         )
     return rest, Misfit(tuple(sums), used)
+
+
+def _receivers(config: Config, table: str) -> tuple[Any, ...]:
+    """What tables of [probes] with the same receivers and steps have in common."""
+    probe = config.probes[table]
+    return probe.every_steps, *map(tuple, probe.places(config.grid.ndim))
 
 
 def _names_in(tree: Node, names: Mapping[Node, str]) -> list[str]:

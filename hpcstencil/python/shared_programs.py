@@ -115,6 +115,8 @@ def dependence(decomposed: Decomposed, devices: Sequence[jax.Device]) -> tuple[A
         problem.discretization,
         problem.positions,
         problem.mask,
+        problem.begin_at_zero,
+        problem.injected,
         len(problem.members),
         decomposed.topology,
         tuple(devices),

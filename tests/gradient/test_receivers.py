@@ -156,6 +156,7 @@ def test_remainders_are_of_second_order(case, tmp_path):
 TABLES = {
     "cable": {"field": "u", **PLACES, "every_steps": 2},
     "spots": {"field": "v", "x": [0.6, 1.2], "y": 0.7, "every_steps": 3},
+    "beside": {"field": "v", **PLACES, "every_steps": 2},
     "flux": {"expression": "u*v + dx(A*u)", "x": 0.8, "y": 0.3, "every_steps": 4},
 }
 
@@ -164,6 +165,7 @@ TABLES = {
     "0.5*sum((cable - observed)**2)/sum(observed**2)",
     "-sum(cable*observed)/sqrt(sum(cable**2)*sum(observed**2))",
     "D*log(1 + sum(cable**2)*sum((spots - seen)**2*(1 + t)))*mean(u**2) + A*sum(flux)",
+    "sum(sqrt((cable - observed)**2 + (beside + 2)**2*t)) - sum(beside)/sum(observed)",
 ])  # fmt: skip
 def test_functions_of_sums_over_receivers_of_several_tables(text):
     random = np.random.default_rng(3)
@@ -319,6 +321,21 @@ def test_native_code_adds_the_derivatives_of_several_tables(name):
         assert np.abs(np.asarray(array) - found.arrays[key]).max() < close * np.abs(array).max()
 
 
+def test_objectives_with_receivers_of_other_fields_share_no_program():
+    """In one process: native code adds derivatives to the recorded field, while it reverses several steps."""
+    probes = {name: {"field": name[0], **PLACES} for name in ("u_cable", "v_cable")}
+
+    def found(text):
+        with hs.Simulation(tables({"J": text}, probes=probes, numerics={"kernel": "native"})) as sim:
+            return sim.value_and_gradient()[1]
+
+    texts = ("sum(u_cable**2)", "sum(v_cable**2)", "sum(u_cable**2) + sum(v_cable**2)", "mean(u)")
+    first, second, both, _, again = (found(text) for text in (*texts, texts[0]))
+    for name in first:
+        assert np.array_equal(first[name], again[name])
+        assert np.allclose(first[name] + second[name], both[name], rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("states", (20, 4))
 @pytest.mark.parametrize("case", TOGETHER)
 def test_one_call_takes_steps_and_stores_states_between_them(case, states):
@@ -407,7 +424,7 @@ def test_data_recorded_at_other_times_or_places_are_refused(tmp_path, monkeypatc
         checked(probes={"cable": {"field": "u", **moved, "every_steps": 2}})
 
 
-PAIR = {name: {"field": "u", "x": 0.5, "y": 0.5} for name in "ab"}
+PAIR = {name: {"field": "u", "x": 0.5, "y": y} for name, y in (("a", 0.5), ("b", 0.6))}
 
 
 @pytest.mark.parametrize(("objective", "others", "message"), [
@@ -424,7 +441,7 @@ PAIR = {name: {"field": "u", "x": 0.5, "y": 0.5} for name in "ab"}
     ({"J": {"sum": "sum(cable)", "every_steps": 2}}, {}, r"J.every_steps: expected an expression alone"),
     ({"J": "sum(u)"}, {"probes": {"u": {"field": "u", "x": 0.5, "y": 0.5}}}, "rename probes.u, which is a field too"),
     ({"J": "sum(D)"}, {"probes": {"D": {"field": "u", "x": 0.5, "y": 0.5}}}, "rename probes.D, which is a parameter too"),
-    ({"J": "sum(a - b)"}, {"probes": PAIR}, "but got a and b in one; write a sum for each"),
+    ({"J": "sum(a - b)"}, {"probes": PAIR}, "tables with the same receivers and every_steps .* but got a and b; write a sum"),
     ({"J": "sum(a - d) + sum(b*d)", "data": {"d": "d.npy"}}, {"probes": PAIR}, "d: used with samples of a and of b"),
     ({"J": "sum(a)*sum(b) + sum(d)", "data": {"d": "d.npy"}}, {"probes": PAIR}, "which may belong to a and b"),
     ({"J": "sum(d)", "data": {"d": "d.npy"}}, {}, r"expected samples of a table of \[probes\]"),
