@@ -9,7 +9,7 @@ import click
 from hpcstencil import STARTED
 from hpcstencil.runtime import signals
 from hpcstencil.runtime.launcher import environment_rank
-from hpcstencil.validation.errors import InputError, StoppedEarly
+from hpcstencil.validation.errors import InputError
 from hpcstencil.validation.printable import echo
 
 
@@ -70,6 +70,7 @@ def fit(
         from hpcstencil.fit.unknowns import by_unknown
         from hpcstencil.gradient.checkpoint_identity import kernels_in
         from hpcstencil.gradient.members import listed, members_of
+        from hpcstencil.gradient.recording import stopped_while_recording
         from hpcstencil.gradient.resumable import refuse_existing, stored_beside
         from hpcstencil.gradient.stored_states import remove_states
         from hpcstencil.io.output_lock import claimed
@@ -99,9 +100,7 @@ def fit(
 
             def recording() -> None:
                 if reason := stops.reason():
-                    raise StoppedEarly(
-                        f"stopped by {reason} while the steps of the run were recorded; run the same command again"
-                    )
+                    raise stopped_while_recording(reason)
 
             sweeps = members.sweeps
             members, plans = stored_beside(path, members, {}).planned(

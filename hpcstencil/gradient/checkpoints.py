@@ -17,6 +17,7 @@ import numpy as np
 
 from hpcstencil.adjoint.run_steps import RunSteps
 from hpcstencil.checkpoint.checkpoint import read_checkpoint, write_checkpoint
+from hpcstencil.config.probes import probe_key
 from hpcstencil.gradient import checkpoint_identity, tables
 from hpcstencil.gradient.members import Members, Results
 from hpcstencil.gradient.sweep_hooks import SweepPosition
@@ -134,8 +135,9 @@ def read(path: Path, members: Members, digests: Mapping[str, str]) -> tuple[Grad
     arrays = [one.key for one in members.unknowns if one.kind in ("initial", "array")]
     series = [one.key for one in members.unknowns if one.kind == "series"]
     so_far = {key: np.array(row) for key in series for row in rows(f"{SO_FAR}{key}")}
-    needed = {**dict.fromkeys(series, so_far), **dict.fromkeys(sampled, slopes)}
-    if missing := [key for key, found in needed.items() if fields and key not in found]:
+    missing = [key for key in series if key not in so_far]
+    missing += [f"the samples of {probe_key(table)}" for table in sampled if table not in slopes]
+    if fields and missing:
         raise InputError(
             f"{path}: expected the derivatives with respect to {listing(missing)} so far, but there are none, because another "
             "version of hpcstencil wrote it; begin again with --overwrite"

@@ -14,6 +14,7 @@ from hpcstencil.simulation.finite_check import FiniteCheck
 from hpcstencil.simulation.simulation import Simulation
 from hpcstencil.simulation.state import State
 from hpcstencil.simulation.stepping import Stepping
+from hpcstencil.validation.errors import StoppedEarly
 
 
 def recorded(simulation: Simulation, fields: Fields, check: Callable[[], None]) -> RunSteps:
@@ -42,6 +43,13 @@ def recorded(simulation: Simulation, fields: Fields, check: Callable[[], None]) 
         check()
     finite.after_steps(stepping.state)
     return RunSteps(tuple(ranges), schedule.end)
+
+
+def stopped_while_recording(reason: str) -> StoppedEarly:
+    """Make the error for a run whose steps are being recorded when something, ``reason``, stops it."""
+    return StoppedEarly(
+        f"stopped by {reason} while the steps of the run were recorded: nothing was written; run the same command again"
+    )
 
 
 def _accepted(control: Control, fields: Fields, check: Callable[[], None]) -> list[StepRange]:

@@ -14,6 +14,7 @@ from hpcstencil.checkpoint.paths import checkpoint_path, list_checkpoints, remov
 from hpcstencil.gradient import checkpoint_identity, checkpoints
 from hpcstencil.gradient.checkpoints import GradientPosition
 from hpcstencil.gradient.members import Members, Total
+from hpcstencil.gradient.recording import stopped_while_recording
 from hpcstencil.gradient.stored_states import WHAT, OnDisk, beside, list_states, remove_states
 from hpcstencil.gradient.sweep import Result, Sweep
 from hpcstencil.gradient.sweep_hooks import SweepHooks, SweepPosition
@@ -125,9 +126,7 @@ class ResumableGradient(SweepHooks):
     def _recording(self) -> None:
         self._took(1)
         if reason := self.stops.reason():
-            raise StoppedEarly(
-                f"stopped by {reason} while the steps were recorded: nothing was written; run the same command again"
-            )
+            raise stopped_while_recording(reason)
 
     def total(self, plans: Sequence[SweepPlan]) -> Total:
         """Return the objective and its gradient. Collective.

@@ -100,6 +100,7 @@ class Samples:
                 all_weights = np.concatenate([weights[table] for table in tables], axis=1)
                 self.spread[name] = Spread(self.forward, receivers, all_weights)
         self.parameters, self.taken, self.rows, self.drained = parameters, 0, [*map(dict, recorded)], len(recorded)
+        self.values = {}
         if not recorded:
             self._record(fields, 0.0)
 

@@ -30,8 +30,10 @@ NUMBERS = ("number", "series")  # kinds of unknowns that are parameters of compi
 
 @dataclass(frozen=True)
 class TangentRun:
-    """A tangent problem on this process, as a ``simulation``. ``steps`` are those of the run, and ``data`` the fields of the
-    objective's data on the devices. ``first_slopes`` are those that a multistep method remembers at t = 0, None for others.
+    """A tangent problem on this process, as a ``simulation``.
+
+    ``steps`` are those of the run, none yet if they follow the solution, and ``data`` the fields of the objective's data on the
+    devices. ``first_slopes`` are those that a multistep method remembers at t = 0, None for others.
 
     A direction maps the key of each unknown to a number, to the samples of a time series, or to this process's block.
     """

@@ -36,8 +36,8 @@ class Program:
 class SharedPrograms:
     """The programs of this process, with the most recently used one last.
 
-    All processes of a launch make the same calls in the same order. Threads take turns: who steps with a program, or changes
-    the list, holds ``turn``, because a program records for one simulation at a time.
+    All processes of a launch make the same calls in the same order. Threads take turns: who steps or reduces fields with a
+    program, or changes the list, holds ``turn``, because a program records for one simulation at a time.
     """
 
     def __init__(self) -> None:

@@ -146,7 +146,8 @@ class Simulation:
             for warning in warnings_of(begun):
                 warnings.warn(warning, stacklevel=3)
         try:
-            self._stepping = at_start(simulation.with_problem(begun), Source(), None, self._stopwatch)
+            with PROGRAMS.turn:
+                self._stepping = at_start(simulation.with_problem(begun), Source(), None, self._stopwatch)
         except BaseException:
             PROGRAMS.give_back(program)
             raise
@@ -360,7 +361,7 @@ class Simulation:
             name = f"the callback {getattr(function, '__name__', repr(function))}"
 
             def act() -> None:
-                with self._interrupts.lifted(), PROGRAMS.turn_of_others():
+                with PROGRAMS.turn_of_others(), self._interrupts.lifted():
                     THIS_PROCESS.call(lambda: function(self), name)
 
             if every_steps is not None:

@@ -18,7 +18,7 @@ from hpcstencil.adjoint.run_steps import RunSteps, steps_of
 from hpcstencil.adjoint.tangent import Tangent, tangents_of
 from hpcstencil.distributed.halo import Fields
 from hpcstencil.gradient.compose import data_of
-from hpcstencil.gradient.members import SHARED, Members, members_of
+from hpcstencil.gradient.members import SHARED, Members, compiled_like, members_of
 from hpcstencil.gradient.recording import recorded
 from hpcstencil.gradient.reuse_compiled import SweepFor
 from hpcstencil.gradient.sweep import Result, Sweep
@@ -155,9 +155,13 @@ class TangentLinear:
     def hessian_product(self, state: State, direction: Mapping[str, Any]) -> dict[str, Any]:
         """The product of the Hessian and a direction; see `Simulation.hessian_product`."""
         along = self._along(state, direction)
-        sweeps = [replace(sweep, run=run.steps) for sweep, (run, _) in zip(self._reverse.sweeps, along, strict=True)]
-        members, plans = replace(self._reverse, sweeps=tuple(sweeps)).planned(lambda _: {})
-        compiled = {name: getattr(self._reverse.sweeps[0], name) for name in SHARED}
+        reverse = self._reverse
+        sweeps = [
+            compiled_like(replace(sweep, run=run.steps), reverse.sweeps[0])
+            for sweep, (run, _) in zip(reverse.sweeps, along, strict=True)
+        ]
+        members, plans = replace(reverse, sweeps=tuple(sweeps)).planned(lambda _: {})
+        compiled = {name: getattr(reverse.sweeps[0], name) for name in SHARED}
 
         def of(number: int, _: Sweep) -> Result:
             run, given = along[number]
