@@ -60,6 +60,18 @@ CASES: dict[str, dict[str, Any]] = {
 CASES["disk"] = CASES["rk4"]
 CASES["model"] = {**CASES["source"], "gradient": {"of": ["equation.c"]}}
 CASES["joint"] = {**CASES["source"], "gradient": {"of": ["equation.c", "equation.source"]}}
+CASES["receivers"] = {
+    **CASES["model"], "objective": {"J": "sum(of_p**2)"}, "probes": {"of_p": {"field": "p"}},
+}  # fmt: skip
+CASES["tables"] = {
+    **CASES["model"],
+    "objective": {"J": "sum(of_p**2)/(1 + sum(of_q**2))"},
+    "probes": {"of_p": {"field": "p"}, "of_q": {"field": "q"}},
+}
+CASES["slope"] = {
+    **CASES["model"], "objective": {"J": "sum(of_p**2)"}, "probes": {"of_p": {"expression": "dx(p)"}},
+}  # fmt: skip
+RECEIVERS = 100
 SMALL = 48
 CASES["initial"] = {**CASES["wave"], "gradient": {"of": ["initial.u"]}}
 SAID = {
@@ -72,6 +84,9 @@ SAID = {
     "source": "acoustic, time series of the source, a sample per step",
     "model": "acoustic, gradient of c, all states",
     "joint": "acoustic, c and the time series",
+    "receivers": f"acoustic, c, {RECEIVERS} receivers of p",
+    "tables": f"acoustic, c, {RECEIVERS} receivers of p and of q",
+    "slope": f"acoustic, c, {RECEIVERS} receivers of dx(p)",
 }
 
 
@@ -89,6 +104,8 @@ def tables(case: str, cells: int, steps: int, states: int) -> dict[str, Any]:
     if "equation.source" in made["gradient"]["of"]:
         place = dict.fromkeys(("xs", "ys", "zs"), cells / 2)
         made["equation"] |= {**place, "source": {"series": np.zeros(steps + 1), "dt": given["dt"]}}
+    line = {"x": np.linspace(1.0, cells - 1.0, RECEIVERS).tolist(), "y": cells / 3, "z": cells / 2}
+    made["probes"] = {name: {**probe, **line} for name, probe in made.get("probes", {}).items()}
     if case in ("euler", "rk4", "disk"):
         made["gradient"]["checkpoints"] = states
     if case == "disk":

@@ -153,10 +153,10 @@ def plan_of(adjoint: Adjoint, topology: Topology, at_once: int, injected: bool, 
     recorded = 0
     if problem.misfit is not None:  # the samples of all receivers, their data, and the derivatives with respect to them
         assert problem.adds_every is not None
-        receivers = {table: len(problem.receivers[table].places) for table in problem.misfit.tables}
-        each = (run.total // problem.adds_every + 1) * 8
-        recorded = each * sum(receivers.values())
-        beside += 2 * recorded + each * sum(receivers[table] for table in problem.misfit.data.values())
+        of_one = (run.total // problem.adds_every + 1) * 8
+        size_of = {table: of_one * len(each.places) for table, each in problem.summed_receivers.items()}
+        recorded = sum(size_of.values())
+        beside += 2 * recorded + sum(size_of[table] for table in problem.misfit.data.values())
     if not adjoint.needs_states:
         return SweepPlan(groups, 0, size, beside)
     states = gradient.checkpoints or len(groups)

@@ -434,8 +434,9 @@ def adjoint_of(problem: Problem, expressed: Iterable[str], verified: bool = Fals
         name.removeprefix(SAMPLES_SEED): tree for name, tree in recorded.items() if not isinstance(tree, Field)
     }
     extrema = {SEED + str(n): operands[SEED + str(n)] for n, part in enumerate(reductions) if part.kind in EXTREME}
-    derived = {REMEMBERED: remembered, START: start, SAMPLED: sampled, RECORDED: of_samples, EXTREMA: extrema}
-    derived |= {PRODUCTS: products}
+    derived = {
+        REMEMBERED: remembered, START: start, SAMPLED: sampled, RECORDED: of_samples, EXTREMA: extrema, PRODUCTS: products,
+    }  # fmt: skip
     adjoint = _adjoint_problem(
         problem,
         trees,

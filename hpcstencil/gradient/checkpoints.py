@@ -125,18 +125,13 @@ def read(path: Path, members: Members, digests: Mapping[str, str]) -> tuple[Grad
     direct, values = list(sweeps[number].adjoint.direct), rows("values")
     parts = [(row[0], dict(zip(direct, row[1:], strict=True))) for row in rows("terms")]
     fields = list(sweeps[number].adjoint.reverse_rhs) if step < sweeps[number].steps else []
-    misfit, ndim = simulation.problem.misfit, len(simulation.ranges)
-    sampled = () if misfit is None else misfit.tables
-    slopes = {
-        table: each
-        for table in sampled
-        if (each := tables.read_shaped(path, SAMPLES + table, scalars, communicator, ndim)) is not None
-    }
+    summed = simulation.problem.summed_receivers
+    slopes = tables.read_each(path, SAMPLES, summed, scalars, communicator, len(simulation.ranges))
     arrays = [one.key for one in members.unknowns if one.kind in ("initial", "array")]
     series = [one.key for one in members.unknowns if one.kind == "series"]
     so_far = {key: np.array(row) for key in series for row in rows(f"{SO_FAR}{key}")}
     missing = [key for key in series if key not in so_far]
-    missing += [f"the samples of {probe_key(table)}" for table in sampled if table not in slopes]
+    missing += [f"the samples of {probe_key(table)}" for table in summed if table not in slopes]
     if fields and missing:
         raise InputError(
             f"{path}: expected the derivatives with respect to {listing(missing)} so far, but there are none, because another "

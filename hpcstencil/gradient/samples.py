@@ -53,13 +53,14 @@ class Samples:
         assert misfit is not None
         self.forward, self.backward, self.observed = forward, backward, observed
         self.misfit, self.term_slopes = misfit, adjoint.sample_slopes
-        self.receivers = dict[str, Receivers]()
-        for table, tree in misfit.recorded.items():  # of an expression that is a field, the field
-            own = forward.problem.receivers[table]
-            self.receivers[table] = replace(own, field=tree.name) if isinstance(tree, Field) else own
+        self.receivers = forward.problem.summed_receivers
+        for table, tree in misfit.recorded.items():
+            if isinstance(tree, Field):  # also an expression that is one
+                self.receivers[table] = replace(self.receivers[table], field=tree.name)
         # fields to which derivatives are added, or fields SAMPLES_SEED, with the tables of the receivers
         self.tables = adjoint.injected or {SAMPLES_SEED + table: (table,) for table in self.receivers}
-        self.every = math.gcd(*(each.every for each in self.receivers.values()))
+        assert forward.problem.adds_every is not None
+        self.every = forward.problem.adds_every
         self.part = parts_of(forward, self.receivers)
         size = -(BUFFER // (max(1, self.part.size) * forward.dtype.itemsize))
         self.records = max(1, min(MOST_RECORDS, -int(forward.communicator.maximum(np.array([size]))[0])))
@@ -95,10 +96,9 @@ class Samples:
                 table: self._all_weights(number, each) for number, (table, each) in enumerate(self.receivers.items())
             }
             for name, tables in self.tables.items():
-                one, *_ = places = [self.receivers[table] for table in tables]
-                receivers = replace(one, cells=np.concatenate([each.cells for each in places], axis=1))
+                cells = np.concatenate([self.receivers[table].cells for table in tables], axis=1)
                 all_weights = np.concatenate([weights[table] for table in tables], axis=1)
-                self.spread[name] = Spread(self.forward, receivers, all_weights)
+                self.spread[name] = Spread(self.forward, cells, all_weights)
         self.parameters, self.taken, self.rows, self.drained = parameters, 0, [*map(dict, recorded)], len(recorded)
         self.values = {}
         if not recorded:
@@ -281,14 +281,15 @@ class CellsOfReceivers:
 
     @classmethod
     def near(
-        cls, receivers: Receivers, weights: np.ndarray, topology: Topology, beyond: Sequence[int]
+        cls, all_cells: np.ndarray, weights: np.ndarray, topology: Topology, beyond: Sequence[int]
     ) -> CellsOfReceivers:
         """The cells in the block of the process, and up to ``beyond`` cells outside of it, per axis.
 
-        Periodic images of cells count as other cells. ``weights`` are those around all receivers, (points, receivers).
+        Periodic images of cells count as other cells. ``all_cells`` are those around all receivers, as in `Receivers`, and
+        ``weights`` theirs, (points, receivers).
         """
         points, numbers = np.nonzero(weights)
-        cells = receivers.cells[points, numbers]
+        cells = all_cells[points, numbers]
         for axis, (start, stop) in enumerate(topology.block()):
             n, more = topology.shape[axis], beyond[axis]
             most = -(-more // n) if topology.periodic[axis] else 0  # images on either side
@@ -322,7 +323,7 @@ class InjectedCells:
     def of(cls, spread: Mapping[str, Spread], beyond: Sequence[int]) -> InjectedCells:
         """The cells near the block of the process, of the receivers of each field, as in `CellsOfReceivers.near`."""
         found = {
-            name: CellsOfReceivers.near(each.receivers, each.all_weights, each.grid.topology, beyond)
+            name: CellsOfReceivers.near(each.all_cells, each.all_weights, each.grid.topology, beyond)
             for name, each in spread.items()
         }
         each = [cells.index for cells in found.values()]
@@ -334,14 +335,15 @@ class InjectedCells:
 class Spread:
     """The transpose of the interpolation at receivers, on this process's cells.
 
-    ``all_weights`` are those of the cells around all receivers, float64 of shape (points, receivers).
+    ``all_cells`` are those around all receivers, as in `Receivers`, and ``all_weights`` theirs, float64 of shape (points,
+    receivers).
     """
 
-    def __init__(self, simulation: Simulation, receivers: Receivers, all_weights: np.ndarray) -> None:
+    def __init__(self, simulation: Simulation, all_cells: np.ndarray, all_weights: np.ndarray) -> None:
         topology = simulation.device_grid.topology
         self.grid, self.dtype = simulation.device_grid, simulation.dtype
-        self.receivers, self.all_weights = receivers, all_weights
-        self.cells = CellsOfReceivers.near(receivers, all_weights, topology, (0,) * topology.ndim)
+        self.all_cells, self.all_weights = all_cells, all_weights
+        self.cells = CellsOfReceivers.near(all_cells, all_weights, topology, (0,) * topology.ndim)
         index, devices, self.parts = self.cells.index, self.grid.devices, list[np.ndarray]()
         moved = []
         for device in range(len(devices.devices)):

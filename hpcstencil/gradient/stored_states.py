@@ -201,12 +201,8 @@ class OnDisk:
         )
         with self._whole(path):
             _, scalars, _ = read_checkpoint(path, ranges, communicator, ())
-            misfit, found = self.simulation.problem.misfit, dict[str, np.ndarray]()
-            for table in () if misfit is None else misfit.tables:
-                values = tables.read_shaped(path, SAMPLES + table, scalars, communicator, len(ranges))
-                if values is not None:
-                    found[table] = values
-            return found
+            summed = self.simulation.problem.summed_receivers
+            return tables.read_each(path, SAMPLES, summed, scalars, communicator, len(ranges))
 
     def removed(self, step: int) -> Fields:
         state = self.held.pop(step, None) or self._read(step)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +32,14 @@ def read_shaped(
     """Read a table whose shape is in the ``scalars`` of a checkpoint; None if there is none. Collective."""
     shape = shape_of(name, scalars)
     return read(path, name, math.prod(shape), communicator, ndim).reshape(shape) if shape else None
+
+
+def read_each(
+    path: Path, prefix: str, names: Iterable[str], scalars: Mapping[str, object], communicator: Communicator, ndim: int
+) -> dict[str, np.ndarray]:
+    """Read the tables ``prefix`` and name, by name, of those names that have one, see `read_shaped`. Collective."""
+    found = {name: read_shaped(path, prefix + name, scalars, communicator, ndim) for name in names}
+    return {name: table for name, table in found.items() if table is not None}
 
 
 def read(path: Path, name: str, size: int, communicator: Communicator, ndim: int) -> np.ndarray:

@@ -105,43 +105,58 @@ def misfit_of(config: Config, tree: Node, key: str, text: str) -> tuple[Node, Mi
         )
     for operand in found:
         _check_operand(config, operand, {*names, *data}, key, text)
-    in_sums = [_names_in(operand, names) for operand in found]
-    tables = list(dict.fromkeys(name for each in in_sums for name in each))
-    if not tables:
-        raise InputError(
-            f"{key}: expected samples of a table of [probes] inside sum(), but got {shown(text)}; change it"
-        )
-    for each in in_sums:
-        if len({_receivers(config, name) for name in each}) > 1:
-            raise InputError(
-                f"{key}: expected tables with the same receivers and every_steps inside one sum(), but got {listing(each)}; "
-                "write a sum for each"
-            )
-    used: dict[str, str] = {}
-    for operand, each in zip(found, in_sums, strict=True):
-        for name in _names_in(operand, data) if each else ():
-            if _receivers(config, used.setdefault(name, each[0])) != _receivers(config, each[0]):
-                raise InputError(
-                    f"{at('objective', 'data', name)}: used with samples of {used[name]} and of {each[0]}; give each its own"
-                )
-    sums = []
-    for (operand, node), each in zip(found.items(), in_sums, strict=True):
-        of_data = _names_in(operand, data)
-        own = each or list(dict.fromkeys(used[name] for name in of_data if name in used)) or tables
-        if len({_receivers(config, name) for name in own}) > 1:
-            raise InputError(
-                f"{key}: {shown(text)} has a sum of data alone, which may belong to {listing(own)}; use the data with samples "
-                "too"
-            )
-        used |= {name: own[0] for name in of_data if name not in used}
-        sums.append(ReceiverSum(node, tuple(own), operand))
+    found_data = {operand: _names_in(operand, data) for operand in found}
+    tables, used = _tables_of_sums(
+        config, {operand: _names_in(operand, names) for operand in found}, found_data, key, text
+    )
+    sums = tuple(ReceiverSum(node, tables[operand], operand) for operand, node in found.items())
     both = [data[part] for part in walk(rest) if part in data and data[part] in used]
     if both:
         raise InputError(
             f"{at('objective', 'data', both[0])}: used both inside and outside of sum(), where arrays have other shapes; give "
             "each its own"
         )
-    return rest, Misfit(tuple(sums), used)
+    return rest, Misfit(sums, used)
+
+
+def _tables_of_sums(
+    config: Config,
+    samples: Mapping[Node, Sequence[str]],
+    data: Mapping[Node, Sequence[str]],
+    key: str,
+    text: str,
+) -> tuple[dict[Node, tuple[str, ...]], dict[str, str]]:
+    """Return (the tables of [probes] of each sum, by its operand; a table for whose receivers there are data, by their name).
+
+    ``samples`` are the tables whose samples are in an operand, and ``data`` the names of the data there. A sum of data alone
+    belongs to the receivers of sums with samples in which they are used too, or to those of all sums. Raises InputError
+    unless each sum, and each name of data, is of one set of receivers.
+    """
+    tables = tuple(dict.fromkeys(name for each in samples.values() for name in each))
+    if not tables:
+        raise InputError(
+            f"{key}: expected samples of a table of [probes] inside sum(), but got {shown(text)}; change it"
+        )
+    used, found = dict[str, str](), dict[Node, tuple[str, ...]]()
+    for operand in sorted(samples, key=lambda operand: not samples[operand]):  # those of data alone come last
+        own = tuple(samples[operand])
+        if not own:
+            own = tuple(dict.fromkeys(used[name] for name in data[operand] if name in used)) or tables
+        if len({_receivers(config, name) for name in own}) > 1:
+            raise InputError(
+                f"{key}: expected tables with the same receivers and every_steps inside one sum(), but got {listing(own)}; "
+                "write a sum for each"
+                if samples[operand]
+                else f"{key}: {shown(text)} has a sum of data alone, which may belong to {listing(own)}; use the data with "
+                "samples too"
+            )
+        for name in data[operand]:
+            if _receivers(config, used.setdefault(name, own[0])) != _receivers(config, own[0]):
+                raise InputError(
+                    f"{at('objective', 'data', name)}: used with samples of {used[name]} and of {own[0]}; give each its own"
+                )
+        found[operand] = own
+    return found, used
 
 
 def _receivers(config: Config, table: str) -> tuple[Any, ...]:

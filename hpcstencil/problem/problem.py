@@ -105,17 +105,21 @@ class Problem:
     injected: tuple[str, ...] = ()
 
     @property
+    def summed_receivers(self) -> dict[str, Receivers]:
+        """The receivers that the objective sums over, by table of [probes]."""
+        return {} if self.misfit is None else {table: self.receivers[table] for table in self.misfit.tables}
+
+    @property
     def adds_every(self) -> int | None:
         """The number of steps between two states that add to the objective; None if only the last state does."""
-        if self.misfit is None:
-            return self.config.objective.every_steps
-        return math.gcd(*(self.receivers[table].every for table in self.misfit.tables))
+        summed = self.summed_receivers.values()
+        return math.gcd(*(each.every for each in summed)) if summed else self.config.objective.every_steps
 
     def observed(self, held: Mapping[str, ArrayInMemory | ArrayOfMember]) -> dict[str, np.ndarray]:
         """Read the data of ``misfit``, see `misfit.observed`; empty without one. The number of steps must be known."""
         found, time = dict[str, np.ndarray](), self.config.time
-        for table in () if self.misfit is None else self.misfit.tables:
-            steps, receivers = self.schedule().total_steps, self.receivers[table]
+        for table, receivers in self.summed_receivers.items():
+            steps = self.schedule().total_steps
             assert self.misfit is not None and steps is not None and time.dt is not None
             times = np.minimum(np.arange(0, steps + 1, receivers.every) * time.dt, time.end)
             found |= observed(self.config, self.misfit, table, times, receivers.places, held)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import jax
@@ -20,6 +20,11 @@ from hpcstencil.simulation.prepared import Decomposed
 from hpcstencil.simulation.simulation import Simulation
 from hpcstencil.simulation.start import composed
 
+# The attributes of a `Problem` that compiled code does not contain, or takes as arguments.
+NOT_COMPILED = frozenset((
+    "config", "equation", "parameters", "symbols", "bounds", "initial", "given", "contents", "held", "damping", "members",
+    "receivers", "source", "objective", "misfit",
+))  # fmt: skip
 KEPT = 8  # number of programs that are kept after the last simulation that used them was closed
 
 
@@ -102,21 +107,7 @@ def dependence(decomposed: Decomposed, devices: Sequence[jax.Device]) -> tuple[A
         config.time.dt is None,
         config.boundary.periodic,
         {name: np.shape(value) for name, value in problem.parameters.items()},
-        problem.fields,
-        problem.trees,
-        problem.apart,
-        problem.parts,
-        problem.faces,
-        problem.diagnostics,
-        problem.derived,
-        problem.measured,
-        problem.method,
-        problem.groups,
-        problem.discretization,
-        problem.positions,
-        problem.mask,
-        problem.begin_at_zero,
-        problem.injected,
+        {each.name: getattr(problem, each.name) for each in fields(problem) if each.name not in NOT_COMPILED},
         len(problem.members),
         decomposed.topology,
         tuple(devices),

@@ -171,17 +171,17 @@ def test_functions_of_sums_over_receivers_of_several_tables(text):
     random = np.random.default_rng(3)
     data = {"observed": random.standard_normal((6, 4)), "seen": random.standard_normal((4, 2))}
     given = tables({"J": text, "data": {name: each for name, each in data.items() if name in text}}, probes=TABLES)
+    along = np.cos(np.arange(14 * 11)).reshape(CELLS)
     with hs.Simulation(given) as sim:
         value, gradient = sim.value_and_gradient()
 
         def moved(h):
-            along = {**given, "equation": {**given["equation"], "D": 0.02 + h, "A": 0.5 - h}, "initial": {}}
-            with hs.Simulation({**along, "initial": given["initial"]}) as other:
-                other["u"] = sim["u"].values + h * np.cos(np.arange(14 * 11)).reshape(14, 11)
+            equation = {**given["equation"], "D": 0.02 + h, "A": 0.5 - h}
+            with hs.Simulation({**given, "equation": equation}) as other:
+                other["u"] = sim["u"].values + h * along
                 return other.value_and_gradient()[0]
 
-        slope = (gradient["initial.u"] * np.cos(np.arange(14 * 11)).reshape(14, 11)).sum()
-        slope += gradient["equation.D"] - gradient["equation.A"]
+        slope = (gradient["initial.u"] * along).sum() + gradient["equation.D"] - gradient["equation.A"]
         sizes = 1e-3 * 0.5 ** np.arange(5)
         left = [abs(moved(h) - value - h * slope) for h in sizes]
     orders = np.log2(np.array(left[:-1]) / left[1:])
@@ -302,9 +302,8 @@ def test_native_code_adds_the_derivatives_of_several_tables(name):
     others, at_once = TOGETHER[name]
     given = native_tables(others)
     cable = {**given["probes"]["cable"], "every_steps": 2}
-    other = {"p": "q", "Ez": "By", "u": "v"}[cable["field"]]
-    more = {"again": {**cable, "every_steps": 3}, "other": {**cable, "field": other}}
-    given["probes"] = {"cable": cable, **more}
+    beside = {"p": "q", "Ez": "By", "u": "v"}[cable["field"]]
+    given["probes"] = {"cable": cable, "again": {**cable, "every_steps": 3}, "other": {**cable, "field": beside}}
     given["objective"] = {"J": "sum(cable**3 + t*cable)/(1 + sum(again**2)) + sum(sin(9*other)) + sum(t*again)"}
     sweep = members_from(given, kernel="native").sweeps[0]
     assert sweep.injected and sweep.at_once == at_once and len(sweep.adjoint.injected) == 2
@@ -315,10 +314,8 @@ def test_native_code_adds_the_derivatives_of_several_tables(name):
     same_bits(found, expected)
     same_bits(again, expected)
     by_shift = members_from(given, kernel="shift").sweeps[0]
-    other = by_shift(by_shift.forward.put(start), 20)
-    close = 1e-4  # in single precision
-    for key, array in other.arrays.items():
-        assert np.abs(np.asarray(array) - found.arrays[key]).max() < close * np.abs(array).max()
+    for key, array in by_shift(by_shift.forward.put(start), 20).arrays.items():  # in single precision
+        assert np.abs(np.asarray(array) - found.arrays[key]).max() < 1e-4 * np.abs(array).max()
 
 
 def test_objectives_with_receivers_of_other_fields_share_no_program():
