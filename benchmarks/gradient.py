@@ -3,9 +3,10 @@
 The rows are those of docs/gradients.md. Each row runs in a process of its own, which also tells its peak memory, and the memory
 by plan. The memory of the compilers is left out; it is estimated as the amount by which the same row on SMALL cells per axis
 exceeds its plan. With `jax` the gradient by jax.grad of array code with the same number of stored states is measured too:
-segments of equal length, each of which is computed again from its first state.
+segments of equal length, each of which is computed again from its first state. With `ranks` the gradient on two MPI ranks is
+measured against that of one process with two threads instead; the processes are started in turn.
 
-.venv/bin/python benchmarks/gradient.py [cells per axis] [steps] [stored states] [rounds] [jax] [case ...]
+.venv/bin/python benchmarks/gradient.py [cells per axis] [steps] [stored states] [rounds] [jax | ranks] [case ...]
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from common import machine, output_of, software
+from common import launched, machine, output_of, software
 
 SPOT = "exp(-((x - {m})**2 + (y - {m})**2 + (z - {m})**2)/30)"
 GRAY_SCOTT = {
@@ -133,6 +134,7 @@ def measured(case: str, cells: int, steps: int, states: int, rounds: int, with_j
     from hpcstencil.gradient.compose import planned
     from hpcstencil.python.gradient import Gradient
     from hpcstencil.python.simulation import Simulation
+    from hpcstencil.runtime.launcher import environment_rank
 
     with Simulation(tables(case, 16, 20, states)) as small:
         small.value_and_gradient()
@@ -159,7 +161,8 @@ def measured(case: str, cells: int, steps: int, states: int, rounds: int, with_j
             by_jax = seconds_of_jax(case, tables(case, cells, steps, states), fields, states)
         made.close()
     told = {"times": times, "peak": most, "plan": plan.bytes, "taken": plan.taken / plan.steps, "jax": by_jax}
-    print(json.dumps({**told, "device": device.device_kind}))
+    if environment_rank() == 0:
+        print(json.dumps({**told, "device": device.device_kind}))
 
 
 def laplacian(u: Any) -> Any:
@@ -220,23 +223,39 @@ def seconds_of_jax(case: str, given: dict[str, Any], fields: dict[str, Any], sta
     return seconds(lambda: jax.block_until_ready(gradient(state, numbers)))
 
 
+def row(processes: int, *arguments: object) -> dict[str, Any]:
+    """Return the JSON of a row."""
+    line = launched(processes, sys.executable, __file__, "row", *map(str, arguments))
+    found: dict[str, Any] = json.loads(output_of(line).splitlines()[-1])
+    return found
+
+
+def compare_ranks(cells: int, steps: int, states: int, rounds: int, cases: list[str]) -> None:
+    """Print the times on one process and on two MPI ranks. The first forward run and gradient of a process do not count."""
+    print(f"{cells}^3 cells, float32, {steps} steps, {states} stored states; medians of {rounds} launches in turn.\n")
+    print("| case | forward, 1 process, s | 2 ranks | gradient, 1 process, s | 2 ranks |\n|---|---|---|---|---|")
+    for case in cases or list(CASES):
+        times: dict[int, list[list[float]]] = {1: [], 2: []}
+        for _ in range(rounds):
+            for processes, launches in times.items():
+                found = row(processes, case, cells, steps, states, 5)["times"][1:]
+                launches.append([statistics.median(column) for column in zip(*found, strict=True)])
+        cells_of_row = []
+        for one, two in zip(zip(*times[1], strict=True), zip(*times[2], strict=True), strict=True):
+            ratio = statistics.median(b / a for a, b in zip(one, two, strict=True))
+            cells_of_row += [f"{statistics.median(one):.3g}", f"{ratio:.2f} x"]
+        print(f"| {SAID[case]} | {' | '.join(cells_of_row)} |", flush=True)
+
+
 def main(cells: int, steps: int, states: int, rounds: int, with_jax: bool, cases: list[str]) -> None:
-    print(f"{machine()}; {software()}; {datetime.date.today()}.")
     print(f"{cells}^3 cells, float32, {steps} steps, {states} stored states; least of {rounds} interleaved rounds.\n")
     print(
         "| case | forward, s | gradient | steps taken | jax.grad | peak memory | by plan |\n|---|---|---|---|---|---|---|"
     )
 
-    def row(*arguments: object) -> dict[str, Any]:
-        """Return the JSON of a row."""
-        found: dict[str, Any] = json.loads(
-            output_of([sys.executable, __file__, "row", *map(str, arguments)]).splitlines()[-1]
-        )
-        return found
-
     for case in cases or list(CASES):
-        found = row(case, cells, steps, states, rounds, *(["jax"] if with_jax else []))
-        small = row(case, SMALL, steps, states, 0)
+        found = row(1, case, cells, steps, states, rounds, *(["jax"] if with_jax else []))
+        small = row(1, case, SMALL, steps, states, 0)
         found["peak"] -= small["peak"] - small["plan"]
         forward = min(a for a, _ in found["times"])
         ratio = statistics.median(b / a for a, b in found["times"])
@@ -250,11 +269,14 @@ def main(cells: int, steps: int, states: int, rounds: int, with_jax: bool, cases
 
 if __name__ == "__main__":
     words = sys.argv[1:]
-    row, with_jax = words[:1] == ["row"], "jax" in words
     numbers = [int(word) for word in words if word.isdigit()]
     names = [word for word in words if word in CASES]
     cells, steps, states, rounds = (*numbers, *(96, 120, 8, 3)[len(numbers) :])
-    if row:
-        measured(names[0], cells, steps, states, rounds, with_jax)
+    if words[:1] == ["row"]:
+        measured(names[0], cells, steps, states, rounds, "jax" in words)
+        sys.exit()
+    print(f"{machine()}; {software()}; {datetime.date.today()}.")
+    if "ranks" in words:
+        compare_ranks(cells, steps, states, rounds, names)
     else:
-        main(cells, steps, states, rounds, with_jax, names)
+        main(cells, steps, states, rounds, "jax" in words, names)
