@@ -5,13 +5,14 @@ For ∂u/∂t = f(u, p), the field tangent.u follows
 All methods take linear combinations of fields and slopes, so a step of both is the exact derivative of a step of u. A multistep
 method remembers the slopes of u̇ as well. The direction ṗ of a number is the parameter tangent.p, that of a time series the
 samples tangent.p, and that of an array the constant field tangent.parameter.p. The objective of the tangent problem is the
-derivative J̇ of the objective J along the direction. The gradient of J̇ with respect to the unknowns, for a fixed direction v,
-is the product of the Hessian of J and v.
+derivative J̇ of the objective J along the direction. If J is a function of sums over receivers S = Σ m(r), so is J̇: it also
+contains Ṡ = Σ m'(r) ṙ, where the table tangent.TABLE records ṙ at the receivers of TABLE. The gradient of J̇ with respect to
+the unknowns, for a fixed direction v, is the product of the Hessian of J and v.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,6 +24,8 @@ from hpcstencil.adjoint.problem import (
     EXTREME,
     OBJECTIVE,
     OF_APART,
+    RECORDED,
+    SAMPLES_SEED,
     TANGENT,
     Unknown,
     operands_of,
@@ -34,6 +37,7 @@ from hpcstencil.adjoint.problem import (
 from hpcstencil.config.settings import DiagnosticsConfig, GradientConfig
 from hpcstencil.numerics.integrators import memory_of
 from hpcstencil.numerics.topology import Topology
+from hpcstencil.problem.misfit import Misfit, ReceiverSum
 from hpcstencil.problem.problem import Problem
 from hpcstencil.symbolic.differentiate import ZERO
 from hpcstencil.symbolic.expressions import (
@@ -43,6 +47,7 @@ from hpcstencil.symbolic.expressions import (
     Reduction,
     Samples,
     parameter_field,
+    samples_field,
     shared,
     walk,
 )
@@ -94,11 +99,6 @@ def tangents_of(problem: Problem, expressed: Iterable[str], keys: Sequence[str])
 def tangent_of(problem: Problem, expressed: Iterable[str], keys: Sequence[str]) -> Tangent:
     """The tangent of a single run or a member. The arguments and errors are those of `tangents_of`."""
     refuse_unavailable(problem)
-    if problem.misfit is not None:
-        raise InputError(
-            f"{at('objective', *problem.objective)}: derivatives along a direction are not available yet of sums over "
-            "receivers; use at()"
-        )
     try:
         unknowns = unknowns_of(replace(problem, config=replace(problem.config, gradient=_of(problem, keys))))
     except InputError as error:
@@ -107,7 +107,9 @@ def tangent_of(problem: Problem, expressed: Iterable[str], keys: Sequence[str]) 
     _refuse_extrema(problem, reductions)
     operands = {f"operand {n}": part.operand for n, part in enumerate(reductions)}
     apart = {OF_APART + name: tree for name, tree in problem.apart.items()}
-    plain = plain_trees(problem, {**problem.slopes, **apart, **operands})
+    recorded = {} if problem.misfit is None else problem.misfit.recorded
+    at_receivers = {SAMPLES_SEED + table: tree for table, tree in recorded.items()}
+    plain = plain_trees(problem, {**problem.slopes, **apart, **operands, **at_receivers})
     space = problem.discretization
     places = operands_of(problem, plain.values())
     given, zeros = dict[Node, Node](), dict[str, Any]()
@@ -139,8 +141,19 @@ def tangent_of(problem: Problem, expressed: Iterable[str], keys: Sequence[str]) 
         part: replace(part, operand=tangent(plain[f"operand {n}"], along, places, space, Field(TANGENT + first)))
         for n, part in enumerate(reductions)
     }
+    misfit, of_sums = None, dict[Node, Node]()
+    if problem.misfit is not None:
+        misfit, of_sums = _of_receivers(
+            problem.misfit,
+            {
+                table: tangent(plain[SAMPLES_SEED + table], along, places, space, Field(TANGENT + first))
+                for table in recorded
+            },
+            lambda tree, along: tangent(tree, along, places, space),
+        )
     objective = {
-        name: tangent(tree, {**given, **of_reductions}, places, space) for name, tree in problem.objective.items()
+        name: tangent(tree, {**given, **of_reductions, **of_sums}, places, space)
+        for name, tree in problem.objective.items()
     }
     constant = [node.name for node in given.values() if isinstance(node, Field)]
     added = (*slopes, *memory_of(problem.method, tuple(slopes)), *constant)
@@ -157,13 +170,36 @@ def tangent_of(problem: Problem, expressed: Iterable[str], keys: Sequence[str]) 
         faces={**problem.faces, **places.added},
         diagnostics=dict.fromkeys((OBJECTIVE,), *objective.values()) if objective else {},
         objective=objective,
-        derived={},
-        receivers={},
+        derived={} if misfit is None else {RECORDED: misfit.expressions},
+        receivers={
+            prefix + table: replace(each, field=prefix + each.field)
+            for table, each in problem.summed_receivers.items()
+            for prefix in ("", TANGENT)
+        },
+        misfit=misfit,
         measured={},
         groups={**problem.groups, **{TANGENT + name: group for name, group in problem.groups.items()}},
         positions={**problem.positions, **{TANGENT + name: place for name, place in problem.positions.items()}},
     )
     return Tangent(unknowns, extended)
+
+
+def _of_receivers(
+    misfit: Misfit, recorded: Mapping[str, Node], differentiate: Callable[[Node, Mapping[Node, Node]], Node]
+) -> tuple[Misfit, dict[Node, Node]]:
+    """Return (a misfit together with the derivatives of its sums, these by the node of the sum).
+
+    ``recorded`` are the derivatives of what the receivers record, by table. ``differentiate`` returns the derivative of a tree,
+    given those of its leaves.
+    """
+    sums, of_sums = list[ReceiverSum](), dict[Node, Node]()
+    for each in misfit.sums:
+        along: dict[Node, Node] = {samples_field(table): samples_field(TANGENT + table) for table in each.tables}
+        tables = (*each.tables, *(TANGENT + table for table in each.tables))
+        of_sums[each.node] = node = Parameter(TANGENT + each.node.name)
+        sums.append(ReceiverSum(node, tables, differentiate(each.term, along)))
+    also = {TANGENT + table: tree for table, tree in recorded.items()}
+    return Misfit((*misfit.sums, *sums), misfit.data, {**misfit.recorded, **also}), of_sums
 
 
 def _refuse_extrema(problem: Problem, reductions: Sequence[Reduction]) -> None:

@@ -14,11 +14,12 @@ from hpcstencil.adjoint.run_steps import steps_of
 from hpcstencil.config.settings import Config
 from hpcstencil.distributed.halo import Fields
 from hpcstencil.gradient.recording import recorded
-from hpcstencil.gradient.samples import Samples
+from hpcstencil.gradient.sample_derivatives import SampleDerivatives
 from hpcstencil.gradient.stored_states import WHAT, OnDisk, beside
 from hpcstencil.gradient.sweep import Sweep
 from hpcstencil.problem.misfit import read_on_grid
-from hpcstencil.runtime.communicator import agree
+from hpcstencil.problem.problem import Problem
+from hpcstencil.runtime.communicator import Communicator, agree
 from hpcstencil.simulation.prepared import Decomposed
 from hpcstencil.simulation.simulation import Simulation
 from hpcstencil.symbolic.expressions import data_field
@@ -85,14 +86,18 @@ def planned(sweep: Sweep, fields: Fields, check: Callable[[], None] = lambda: No
     return sweep, plan
 
 
-def samples_of(forward: Simulation, backward: Simulation, adjoint: Adjoint, held: Held) -> Samples | None:
-    """The receivers that the objective sums over; None if there are none. Collective.
+def samples_of(forward: Simulation, backward: Simulation, adjoint: Adjoint, held: Held) -> SampleDerivatives | None:
+    """The receivers that the objective sums over; None if there are none. Collective. Raises as `observed_of`."""
+    observed = observed_of(forward.problem, forward.communicator, held)
+    return None if forward.problem.misfit is None else SampleDerivatives(forward, backward, adjoint, observed)
 
-    Raises InputError, on all processes, if their data do not fit.
+
+def observed_of(problem: Problem, communicator: Communicator, held: Held) -> dict[str, np.ndarray]:
+    """The data for the receivers that the objective sums over, as in `Problem.observed`, on rank 0; none on others. Collective.
+
+    ``held`` are data from Python, by dotted key. Raises InputError, on all processes, if they do not fit.
     """
-    problem, communicator = forward.problem, forward.communicator
-    data = agree(communicator, lambda: problem.observed(held) if communicator.rank == 0 else {})
-    return None if problem.misfit is None else Samples(forward, backward, adjoint, data)
+    return agree(communicator, lambda: problem.observed(held) if communicator.rank == 0 else {})
 
 
 def data_of(forward: Simulation, held: Held) -> dict[str, np.ndarray]:

@@ -20,7 +20,7 @@ from hpcstencil.adjoint.problem import Adjoint, Unknown
 from hpcstencil.adjoint.run_steps import steps_of
 from hpcstencil.config.settings import Config
 from hpcstencil.distributed.halo import Fields
-from hpcstencil.gradient.compose import data_of, planned, sweep_of
+from hpcstencil.gradient.compose import data_of, observed_of, planned, sweep_of
 from hpcstencil.gradient.sweep import Result, Sweep
 from hpcstencil.io.array_file import ArrayInMemory
 from hpcstencil.problem.problem import Problem
@@ -201,8 +201,7 @@ def _like(
         several = first.several.with_problem(adjoint.reversing(topology, first.at_once))
     samples = first.samples
     if samples is not None:
-        observed = agree(communicator, lambda: member.observed(held) if communicator.rank == 0 else {})
-        samples = samples.of_member(forward, observed)
+        samples = samples.of_member(forward, observed_of(member, communicator, held))
     data = forward.put(agree(communicator, lambda: data_of(forward, held)))
     made = replace(
         first,

@@ -39,7 +39,8 @@ from hpcstencil.backends.backend import Injection, Reductions
 from hpcstencil.distributed.device_grid import Body
 from hpcstencil.distributed.halo import Fields
 from hpcstencil.gradient.derivative_sums import largest_of, reductions_of, sums_of
-from hpcstencil.gradient.samples import Samples
+from hpcstencil.gradient.sample_derivatives import SampleDerivatives
+from hpcstencil.gradient.samples import Samples, call_recorded
 from hpcstencil.gradient.stage_sums import StageSums
 from hpcstencil.gradient.stored_states import InMemory, OnDisk, States
 from hpcstencil.gradient.sweep_hooks import NO_HOOKS, UNLIMITED, SweepHooks, SweepPosition
@@ -129,7 +130,7 @@ class Sweep:
     data: Fields
     several: Simulation | None = None
     at_once: int = 1
-    samples: Samples | None = None
+    samples: SampleDerivatives | None = None
     injected: bool = False
     stored: OnDisk | None = None
 
@@ -161,7 +162,7 @@ class Sweep:
     @cached_property
     def record_times(self) -> list[float]:
         """The times at which receivers record samples that add to the objective."""
-        return [self.run.time_of(step) for step in self.sampled_at]
+        return [] if self.samples is None else self.samples.times(self.run)
 
     @cached_property
     def injections(self) -> Mapping[bool, Injection]:
@@ -448,22 +449,16 @@ class Sweep:
         return self.taken(fields, first, last, beside)
 
     def called(self, call: Callable[[StepRange], Fields], first: int, last: int, beside: Beside) -> tuple[Fields, int]:
-        """Take steps from number ``first`` on, up to ``last`` at most, by one ``call`` of compiled code.
+        """Take steps from number ``first`` on, up to ``last`` at most, by one ``call``, see `call_recorded`."""
+        hooks = beside.hooks
 
-        Returns the fields after them, and the number of the next step. If there is a recorder, the call ends where that must
-        see the fields.
-        """
-        hooks, recorder = beside.hooks, beside.recorder
-        most = hooks.most if recorder is None else min(hooks.most, recorder.most(first))
-        steps = next(self.run.between(first, min(last, first + most)))
-        recording = nullcontext() if recorder is None else recorder.recording(first, steps)
-        with hooks.call(steps.count), recording, self.storing(first, steps, beside.rooms):
-            fields = jax.block_until_ready(call(steps))
-        after = first + int(steps.count)
-        if recorder is not None:
-            recorder.after(fields, first, after, self.run.time_of(after))
+        def hooked(steps: StepRange) -> Fields:
+            with hooks.call(steps.count), self.storing(first, steps, beside.rooms):
+                return jax.block_until_ready(call(steps))
+
+        found = call_recorded(hooked, self.run, first, min(last, first + hooks.most), beside.recorder)
         hooks.check()
-        return fields, after
+        return found
 
     def storing(self, first: int, steps: StepRange, rooms: Mapping[int, Fields]) -> AbstractContextManager[None]:
         """A context in which one call, which takes ``steps`` from number ``first`` on, stores the states that are due in it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -16,7 +17,9 @@ from hpcstencil.adjoint.run_steps import RunSteps, added_at
 from hpcstencil.adjoint.tangent import Tangent
 from hpcstencil.distributed.device_grid import Body
 from hpcstencil.distributed.halo import Fields
+from hpcstencil.gradient.samples import Samples, call_recorded
 from hpcstencil.numerics.integrators import MEMORY
+from hpcstencil.numerics.schedule import StepRange
 from hpcstencil.runtime.communicator import agree
 from hpcstencil.simulation.diagnostics import Diagnostics
 from hpcstencil.simulation.initial_state import at_walls
@@ -32,8 +35,9 @@ NUMBERS = ("number", "series")  # kinds of unknowns that are parameters of compi
 class TangentRun:
     """A tangent problem on this process, as a ``simulation``.
 
-    ``steps`` are those of the run, none yet if they follow the solution, and ``data`` the fields of the objective's data on the
-    devices. ``first_slopes`` are those that a multistep method remembers at t = 0, None for others.
+    ``steps`` are those of the run, none yet if they follow the solution, ``data`` the fields of the objective's data on the
+    devices, and ``samples`` the receivers that the objective sums over, if there are any. ``first_slopes`` are those that a
+    multistep method remembers at t = 0, None for others.
 
     A direction maps the key of each unknown to a number, to the samples of a time series, or to this process's block.
     """
@@ -42,6 +46,7 @@ class TangentRun:
     simulation: Simulation
     steps: RunSteps
     data: Fields
+    samples: Samples | None = None
     first_slopes: Body | None = None
 
     def numbers(self, direction: Direction) -> dict[str, Any]:
@@ -92,18 +97,24 @@ class TangentRun:
 
         Returns (the fields at its end, the derivative of the objective along the direction). The latter is 0 without one.
         """
-        problem, terms, done = self.simulation.problem, list[float](), 0
+        problem, samples, terms, done = self.simulation.problem, self.samples, list[float](), 0
         adding = added_at(problem, self.steps) if problem.objective else ()
+        if samples is not None:
+            samples.begin(fields, problem.parameters)
         for step in sorted({*adding, self.steps.total}):
-            for steps in self.steps.between(done, step):
-                fields = jax.block_until_ready(self.simulation.advance(fields, steps))
+            while done < step:
+                fields, done = call_recorded(partial(self._advanced, fields), self.steps, done, step, samples)
             if step in adding:
                 terms.append(self._term(fields, step))
-            done = step
         return fields, math.fsum(terms)
+
+    def _advanced(self, fields: Fields, steps: StepRange) -> Fields:
+        """The fields after some steps. The given fields are overwritten."""
+        return jax.block_until_ready(self.simulation.advance(fields, steps))
 
     def _term(self, fields: Fields, step: int) -> float:
         """The derivative of what these fields, after a number of steps, add to the objective. Collective."""
         simulation, problem = self.simulation, self.simulation.problem
-        diagnostics = Diagnostics(problem.diagnostics, simulation.diagnosed, problem.parameters)
+        sums = {} if self.samples is None else self.samples.sums(self.samples.times(self.steps))
+        diagnostics = Diagnostics(problem.diagnostics, simulation.diagnosed, {**problem.parameters, **sums})
         return float(diagnostics.evaluate({**fields, **self.data}, self.steps.time_of(step))[OBJECTIVE])

@@ -70,6 +70,11 @@ class Misfit:
         """The tables of [probes] that the objective sums over."""
         return tuple(dict.fromkeys(table for each in self.sums for table in each.tables))
 
+    @property
+    def expressions(self) -> dict[str, Node]:
+        """What the receivers record that is not a field, by table."""
+        return {table: tree for table, tree in self.recorded.items() if not isinstance(tree, Field)}
+
 
 def misfit_of(config: Config, tree: Node, key: str, text: str) -> tuple[Node, Misfit | None]:
     """The objective ``tree`` with a parameter in place of each sum over receivers, and these, None if there are none.

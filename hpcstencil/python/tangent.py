@@ -17,10 +17,11 @@ from hpcstencil.adjoint.problem import TANGENT, adjoint_of, series_of
 from hpcstencil.adjoint.run_steps import RunSteps, steps_of
 from hpcstencil.adjoint.tangent import Tangent, tangents_of
 from hpcstencil.distributed.halo import Fields
-from hpcstencil.gradient.compose import data_of
+from hpcstencil.gradient.compose import data_of, observed_of
 from hpcstencil.gradient.members import SHARED, Members, compiled_like, members_of
 from hpcstencil.gradient.recording import recorded
 from hpcstencil.gradient.reuse_compiled import SweepFor
+from hpcstencil.gradient.samples import Samples
 from hpcstencil.gradient.sweep import Result, Sweep
 from hpcstencil.gradient.tangent import Direction, TangentRun
 from hpcstencil.io.array_file import ArrayInMemory
@@ -61,13 +62,16 @@ class TangentLinear:
         first = self._composed(agree(communicator, lambda: self._decomposed(tangents[0].problem)))
         first_slopes = first.steps.slopes() if problem.method.multistep else None
 
+        receivers = None if tangents[0].problem.misfit is None else Samples(first, {}, first)
+
         def run(number: int, member: Problem, tangent: Tangent) -> TangentRun:
-            alone = first.with_problem(tangent.problem)
-            data = Fields()
+            alone, data, samples = first.with_problem(tangent.problem), Fields(), receivers
             if problem.objective:
                 given = data_of_member(problem, held, number)
                 data = alone.put(agree(communicator, lambda: data_of(alone, given)))
-            return TangentRun(tangent, alone, steps_of(member), data, first_slopes)
+                if samples is not None:
+                    samples = samples.of_member(alone, observed_of(member, communicator, given))
+            return TangentRun(tangent, alone, steps_of(member), data, samples, first_slopes)
 
         # of a member, to record steps that follow the solution; None for other steps
         self.alone = member_alone(simulation, self._composed) if problem.step_follows_solution else None

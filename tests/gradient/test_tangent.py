@@ -253,12 +253,127 @@ def test_errors(direction, sentence):
                 method(direction)
 
 
-@pytest.mark.parametrize(("objective", "what"), [("max(u)", r"max\(\)"), ("sum(p**2)", "sums over receivers")])
-def test_objectives_without_derivatives_along_a_direction(objective, what):
-    probes = {"p": {"field": "u", "x": 0.3}} if "p" in objective else {}
-    sentence = f"derivatives along a direction are not available yet of {what}"
+# Sums over receivers: native code adds their derivatives if they record fields, not if one records an expression.
+OF_FIELDS = {
+    **GIVEN,
+    "probes": {
+        "p": {"field": "u", "x": [0.31, 0.7], "every_steps": 2},
+        "q": {"field": "u", "x": [0.5], "every_steps": 5},
+        "r": {"field": "v", "x": [0.5], "every_steps": 5},
+    },
+    "objective": {
+        "J": "sqrt(1 + sum((p - observed)**2*cos(t)))*(1 + A*mean(v)) + sum(q*r**2) + A*integral(u**3)",
+        "data": {"observed": np.linspace(-0.5, 0.5, 22).reshape(11, 2)},
+    },
+}
+OF_EXPRESSIONS = {
+    **OF_FIELDS,
+    "probes": {**OF_FIELDS["probes"], "q": {**OF_FIELDS["probes"]["r"], "expression": "A*D*dx(v)"}},
+}
+del OF_EXPRESSIONS["probes"]["q"]["field"]
+SHOT = {  # with the recorded data of another model
+    "grid": {"shape": [24, 20], "upper": [1.2, 1.0]},
+    "equation": {
+        "name": "acoustic", "c": 1.0 + 0.2 * np.add.outer(np.sin(np.arange(24) / 4), np.zeros(20)), "xs": 0.3, "ys": 0.5,
+        "source": {"series": np.sin(np.arange(41) / 6.0), "dt": 0.02},
+    },
+    "numerics": {"precision": "float64", "integrator": "leapfrog", "order": 4},
+    "boundary": {"x": {"cpml": {"width": 0.2, "speed": 1.0}}, "y": {"cpml": {"width": 0.2, "speed": 1.0}}},
+    "time": {"end": 0.8, "dt": 0.02},
+    "probes": {"of_p": {"field": "p", "x": [0.3, 0.5, 0.7, 0.9], "y": 0.8, "every_steps": 2}},
+    "objective": {"J": "sum((of_p - observed)**2)", "data": {"observed": np.zeros((21, 4))}},
+    "gradient": {"of": ["equation.c", "equation.source"]},
+}  # fmt: skip
+
+
+def directions_of_shot(seed):
+    rng = np.random.default_rng(seed)
+    return {"equation.c": 0.1 * rng.standard_normal((24, 20)), "equation.source": rng.standard_normal(41)}
+
+
+@pytest.mark.parametrize("kernel", ["shift", "native"])
+@pytest.mark.parametrize("given", [OF_FIELDS, OF_EXPRESSIONS], ids=["fields", "expressions"])
+def test_sums_over_receivers(given, kernel):
+    given = {**given, "numerics": {**given["numerics"], "kernel": kernel}}
+    slope, expected = along_the_gradient(given)
+    assert slope == pytest.approx(expected, rel=1e-11) != 0
+    names, h = given["gradient"]["of"], 1e-5
+    with hs.Simulation(given) as sim:
+        v, w = (random_direction(sim, names, seed) for seed in (1, 2))
+        of_v, of_w = sim.hessian_product(v), sim.hessian_product(w)
+    assert product(of_v, w) == pytest.approx(product(of_w, v), rel=1e-10) != 0
+
+    def slope_along_w(step):
+        equation = {**given["equation"], "A": 0.5 + step * v["equation.A"]}
+        equation["D"] = given["equation"]["D"] + step * v["equation.D"]
+        with hs.Simulation({**given, "equation": equation}) as sim:
+            sim["u"] = np.array(sim["u"]) + step * v["initial.u"]
+            # u(0) = A sin(..), which the assignment hides
+            along_a = w["equation.A"] * np.sin(2 * np.pi * (np.arange(N) + 0.5) / N)
+            return sim.tangent({**w, "initial.u": w["initial.u"] + along_a})["J"]
+
+    difference = (slope_along_w(h) - slope_along_w(-h)) / (2 * h)
+    assert product(of_v, w) == pytest.approx(difference, rel=1e-6)
+
+
+def test_the_hessian_of_a_shot():
+    """Along the source the samples are linear: for J = Σ r², vᵀHv = 2 Σ ṙ² = 2 J(ṙ)."""
+    with hs.Simulation(SHOT) as sim:
+        v, w = directions_of_shot(1), directions_of_shot(2)
+        of_v, of_w = sim.hessian_product(v), sim.hessian_product(w)
+        along = {"equation.source": v["equation.source"]}
+        own = product(sim.hessian_product(along), along)
+        slope, gradient = sim.tangent(v)["J"], sim.value_and_gradient()[1]
+    assert slope == pytest.approx(product(gradient, v), rel=1e-11) != 0
+    assert product(of_v, w) == pytest.approx(product(of_w, v), rel=1e-10) != 0
+    source = {**SHOT["equation"]["source"], "series": v["equation.source"]}
+    with hs.Simulation({**SHOT, "equation": {**SHOT["equation"], "source": source}}) as sim:
+        assert own == pytest.approx(2 * sim.value_and_gradient()[0], rel=1e-11) != 0
+
+
+def test_members_have_receivers_with_data_of_their_own():
+    places, data = [0.3, 0.6], np.random.default_rng(4).standard_normal((2, 21, 4))
+    given = {
+        **SHOT,
+        "ensemble": {"equation.xs": places},
+        "objective": {**SHOT["objective"], "data": {"observed": data}},
+    }
+    direction = {"equation.c": directions_of_shot(1)["equation.c"]}
+    with hs.Simulation(given) as sim:
+        slope, found = sim.tangent(direction)["J"], sim.hessian_product(direction)["equation.c"]
+    slopes, products = [], []
+    for place, observed in zip(places, data, strict=True):
+        own = {**SHOT, "equation": {**SHOT["equation"], "xs": place}}
+        with hs.Simulation({**own, "objective": {**SHOT["objective"], "data": {"observed": observed}}}) as sim:
+            slopes.append(sim.tangent(direction)["J"])
+            products.append(sim.hessian_product(direction)["equation.c"])
+    assert slope == sum(slopes) and slopes[0] != slopes[1]
+    assert np.array_equal(found, products[0] + products[1])
+
+
+def test_receivers_beside_solid_cells():
+    mask = {"solid": "(x - 0.6)**2 + (y - 0.5)**2 < 0.04"}
+    given = {
+        **SHOT,
+        "mask": mask,
+        "equation": {"name": "wave", "c": 1.1},
+        "boundary": {},
+        "initial": {"u": "sin(4*x)*y"},
+    }
+    given |= {"numerics": {"precision": "float64", "order": 2}, "gradient": {"of": ["initial.u", "equation.c"]}}
+    given["probes"] = {"p": {"field": "u", "x": [0.3, 0.5, 0.62], "y": [0.8, 0.72, 0.74]}}
+    given["objective"] = {"J": "sum(p**4)"}
+    slope, expected = along_the_gradient(given)
+    assert slope == pytest.approx(expected, rel=1e-11) != 0
+    with hs.Simulation(given) as sim:
+        v, w = (random_direction(sim, given["gradient"]["of"], seed) for seed in (1, 2))
+        assert product(sim.hessian_product(v), w) == pytest.approx(product(sim.hessian_product(w), v), rel=1e-10)
+
+
+def test_objectives_without_derivatives_along_a_direction():
+    sentence = r"derivatives along a direction are not available yet of max\(\)"
     with (
-        hs.Simulation({**GIVEN, "objective": {"J": objective}, "probes": probes}) as sim,
+        hs.Simulation({**GIVEN, "objective": {"J": "max(u)"}}) as sim,
         pytest.raises(hs.InputError, match=sentence),
     ):
         sim.tangent({"equation.A": 1.0})

@@ -13,6 +13,10 @@ from hpcstencil.simulation.state import State
 
 pytestmark = [pytest.mark.mpi]
 
+RECEIVERS = {  # on both sides of the ranks' common faces
+    "probes": {"p": {"field": "u", "x": [0.35, 0.9, 1.2], "y": [0.3, 0.74, 1.1], "every_steps": 2}},
+    "objective": {"misfit": "sqrt(1 + sum((p - 0.2)**2)) + integral((u - 0.3*(1 + x*y/4))**2)"},
+}
 DIRECTION = {"initial.u": "sin(7*x)*y", "equation.A": 0.3}
 
 
@@ -23,7 +27,7 @@ def communicator():
 
 def found(communicator, devices=1, members=False):
     """(derivatives of the fields and the objective, product of the Hessian) as bytes, on rank 0."""
-    given, direction = {**GIVEN}, {**DIRECTION}
+    given, direction = {**GIVEN, **RECEIVERS}, {**DIRECTION}
     if members:
         given["ensemble"], direction["equation.A"] = {"equation.A": [0.4, 0.5]}, [0.3, -0.2]
     simulation = simulation_of(problem_of(**given), communicator, devices, "native")

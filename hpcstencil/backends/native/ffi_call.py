@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hpcstencil.backends.native import compiler
 from hpcstencil.backends.native.cell_samples import WIDEST, NativeSamples
 from hpcstencil.backends.native.compiler import SOURCES, begun, cache_bytes, cache_is_far, cache_share, library
 from hpcstencil.backends.native.edge_exchange import EdgeExchange
@@ -300,7 +301,7 @@ def native(
     bridge = xla_bridge()  # if neither is cached, both compile at the same time
     compiled = loaded.result()
     address = ctypes.cast(compiled.advance, ctypes.c_void_p).value
-    number = hash_of(program.driver + program.text)
+    number = hash_of(compiler.LEVEL + program.driver + program.text)  # a library has recorders of its own
     bridge.register_program(ctypes.c_int64(number), ctypes.c_void_p(address))
     first = len(all_edges) + 1 if blocks else 0
     for edges in blocks:

@@ -1,0 +1,262 @@
+"""The derivatives of an objective with respect to what its receivers record, and how the reverse sweep adds them.
+
+Rank 0 computes the derivatives with respect to all samples at the end of the forward run. In the reverse sweep every process
+spreads these over its own cells, in the order of the receivers' numbers, after each step: native code within its calls, other
+kernels between them. So nothing depends on the decomposition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hpcstencil.adjoint.problem import SAMPLES_SEED, Adjoint
+from hpcstencil.backends.backend import Injection
+from hpcstencil.distributed.device_grid import Body
+from hpcstencil.distributed.halo import Fields
+from hpcstencil.gradient.samples import Samples
+from hpcstencil.numerics.topology import Topology
+from hpcstencil.problem.receivers import Receivers
+from hpcstencil.simulation.simulation import Simulation
+
+MOST_BYTES = 2**26  # of the values that one call adds
+
+
+class SampleDerivatives(Samples):
+    """The receivers of an objective, with the derivatives with respect to their samples.
+
+    ``forward`` and ``backward`` are those of a `Sweep`, with the same blocks, and ``observed`` is as in `Samples`. ``slopes``
+    are the derivatives of the objective with respect to the samples of a run, float64 of shape (samples, receivers) by table,
+    equal on all processes; None before `weigh` has been called.
+    """
+
+    def __init__(
+        self, forward: Simulation, backward: Simulation, adjoint: Adjoint, observed: Mapping[str, np.ndarray]
+    ) -> None:
+        super().__init__(forward, observed, backward)
+        self.term_slopes = adjoint.sample_slopes
+        # fields to which derivatives are added, or fields SAMPLES_SEED, with the tables of the receivers
+        self.tables = adjoint.injected or {SAMPLES_SEED + table: (table,) for table in self.receivers}
+        self.slopes: Mapping[str, np.ndarray] | None = None
+        self.spread: dict[str, Spread] = {}
+        self.injected: dict[Injection, InjectedCells] = {}
+
+    def of_member(self, forward: Simulation, observed: Mapping[str, np.ndarray]) -> SampleDerivatives:
+        other = super().of_member(forward, observed)
+        other.injected, other.spread = {}, {}
+        return other
+
+    def begin(
+        self, fields: Fields, parameters: Mapping[str, Any], recorded: Sequence[Mapping[str, np.ndarray]] = ()
+    ) -> None:
+        super().begin(fields, parameters, recorded)
+        if self.spread:
+            return
+        weights = {
+            table: self._all_weights(number, each) for number, (table, each) in enumerate(self.receivers.items())
+        }
+        for name, tables in self.tables.items():
+            cells = np.concatenate([self.receivers[table].cells for table in tables], axis=1)
+            all_weights = np.concatenate([weights[table] for table in tables], axis=1)
+            self.spread[name] = Spread(self.forward, cells, all_weights)
+
+    def weigh(self, weights: Sequence[float], times: Sequence[float]) -> None:
+        """Compute the `slopes`, from the derivatives of the objective with respect to the sums, in the order of `Misfit.sums`.
+        `sums` has been called with these ``times``. Collective."""
+        slopes = dict[str, np.ndarray]()
+        if self.forward.communicator.rank == 0:
+            for each, weight, of_samples in zip(self.misfit.sums, weights, self.term_slopes, strict=True):
+                for table, slope in of_samples.items():
+                    found = weight * self._at_samples(each, slope, times)
+                    slopes[table] = found + slopes[table] if table in slopes else found
+        self.values = {}
+        self.slopes = self.forward.communicator.broadcast(slopes)
+
+    def at(self, name: str, step: int) -> np.ndarray:
+        """The derivatives with respect to the samples after a number of steps, of the receivers of all ``tables`` of a field;
+        0 for tables that have no samples there."""
+        assert self.slopes is not None
+        found = []
+        for table in self.tables[name]:
+            number, rest = divmod(step, self.receivers[table].every)
+            found.append(np.zeros(len(self.receivers[table].places)) if rest else self.slopes[table][number])
+        return np.concatenate(found)
+
+    def seeds(self, step: int) -> Fields:
+        """The derivatives with respect to the recorded fields in each cell, from those with respect to samples `at` a step."""
+        return {name: spread(self.at(name, step)) for name, spread in self.spread.items()}
+
+    def added(self, name: str, array: jax.Array, step: int) -> jax.Array:
+        """The sum of a field, which is overwritten, and its seed. Only the cells around receivers are touched."""
+        return self.spread[name].added(array, self.at(name, step))
+
+    @contextmanager
+    def adding(self, injection: Injection, first: int, start: int, stop: int) -> Iterator[None]:
+        """A context in which a call reverses the steps from number ``start`` to ``stop``, the last one first, and adds the
+        derivatives with respect to the samples before each. ``first`` is the number of the first step in its `StepRange`."""
+        if injection not in self.injected:
+            self.injected[injection] = InjectedCells.of(self.spread, injection.beyond)
+            injection.at(self.injected[injection].index)
+        cells = self.injected[injection]
+        added = [(n, name) for n in reversed(range(start, stop)) for name in self.tables]
+        due = [each for each in added if each[0] % self.every == 0]
+        rows = {each: row for row, each in enumerate(due)}
+        values = np.zeros((len(due), len(cells.index)), self.forward.dtype)
+        for (n, name), row in rows.items():
+            values[row, cells.slot[name]] = cells.of_field[name].sums(self.at(name, n))
+        with injection.adding(first, [rows.get(each, -1) for each in added], values):
+            yield
+
+    @property
+    def most_added(self) -> int:
+        """The largest number of steps that a call may reverse, so that the values which it adds take little memory."""
+        all_cells = sum(each.weights.size for each in self.receivers.values())
+        cells = max([len(each.index) for each in self.injected.values()], default=all_cells) * len(self.tables)
+        return max(1, MOST_BYTES // (max(1, cells) * self.forward.dtype.itemsize)) * self.every
+
+    def _all_weights(self, number: int, receivers: Receivers) -> np.ndarray:
+        """The weights of the cells around all receivers of the table with this number, as in `Receivers`. Collective."""
+        if self.forward.problem.mask is None:
+            return receivers.weights
+        communicator, weights = self.forward.communicator, np.empty_like(receivers.weights)
+        parts = communicator.gather((self.part.own[number], self.weights[number]))
+        for numbers, own in parts or ():
+            weights[:, numbers] = own.reshape(len(numbers), len(weights)).T
+        return communicator.broadcast(weights)
+
+
+@dataclass(frozen=True)
+class CellsOfReceivers:
+    """The cells around receivers that lie in a block or near it.
+
+    ``index`` are the different ones, relative to the first cell of the block: int64 of shape (cells, axes). The others are in
+    the order in which values are added up: the ``numbers`` of the receivers, the ``weights``, and the ``slot`` of the cell
+    among the different ones.
+    """
+
+    index: np.ndarray
+    slot: np.ndarray
+    numbers: np.ndarray
+    weights: np.ndarray
+
+    @classmethod
+    def near(
+        cls, all_cells: np.ndarray, weights: np.ndarray, topology: Topology, beyond: Sequence[int]
+    ) -> CellsOfReceivers:
+        """The cells in the block of the process, and up to ``beyond`` cells outside of it, per axis.
+
+        Periodic images of cells count as other cells. ``all_cells`` are those around all receivers, as in `Receivers`, and
+        ``weights`` theirs, (points, receivers).
+        """
+        points, numbers = np.nonzero(weights)
+        cells = all_cells[points, numbers]
+        for axis, (start, stop) in enumerate(topology.block()):
+            n, more = topology.shape[axis], beyond[axis]
+            most = -(-more // n) if topology.periodic[axis] else 0  # images on either side
+            place = np.concatenate([cells[:, axis] + image * n for image in range(-most, most + 1)])
+            cells, points, numbers = (np.concatenate([each] * (2 * most + 1)) for each in (cells, points, numbers))
+            here = (place >= start - more) & (place < stop + more)
+            cells[:, axis] = place - start
+            cells, points, numbers = cells[here], points[here], numbers[here]
+        shape = [stop - start + 2 * more for (start, stop), more in zip(topology.block(), beyond, strict=True)]
+        places = np.ravel_multi_index(tuple((cells + np.array(beyond)).T), shape)
+        order = np.lexsort((points, numbers, places))
+        different, slot = np.unique(places[order], return_inverse=True)
+        index = np.stack(np.unravel_index(different, shape), axis=-1) - np.array(beyond)
+        return cls(index, slot, numbers[order], weights[points[order], numbers[order]])
+
+    def sums(self, slopes: np.ndarray) -> np.ndarray:
+        """Σ weights·slopes in the cells of ``index``, float64; ``slopes`` are float64 of shape (receivers,)."""
+        return np.bincount(self.slot, self.weights * slopes[self.numbers], len(self.index))
+
+
+@dataclass(frozen=True)
+class InjectedCells:
+    """The cells around all receivers whose derivatives native code adds: ``index`` as in `CellsOfReceivers`; by field, the
+    cells around its receivers, and their places in ``index``."""
+
+    index: np.ndarray
+    of_field: Mapping[str, CellsOfReceivers]
+    slot: Mapping[str, np.ndarray]
+
+    @classmethod
+    def of(cls, spread: Mapping[str, Spread], beyond: Sequence[int]) -> InjectedCells:
+        """The cells near the block of the process, of the receivers of each field, as in `CellsOfReceivers.near`."""
+        found = {
+            name: CellsOfReceivers.near(each.all_cells, each.all_weights, each.grid.topology, beyond)
+            for name, each in spread.items()
+        }
+        each = [cells.index for cells in found.values()]
+        index, slot = np.unique(np.concatenate(each), axis=0, return_inverse=True)
+        slots = np.split(slot.ravel(), np.cumsum([len(one) for one in each])[:-1])
+        return cls(index, found, dict(zip(found, slots, strict=True)))
+
+
+class Spread:
+    """The transpose of the interpolation at receivers, on this process's cells.
+
+    ``all_cells`` are those around all receivers, as in `Receivers`, and ``all_weights`` theirs, float64 of shape (points,
+    receivers).
+    """
+
+    def __init__(self, simulation: Simulation, all_cells: np.ndarray, all_weights: np.ndarray) -> None:
+        topology = simulation.device_grid.topology
+        self.grid, self.dtype = simulation.device_grid, simulation.dtype
+        self.all_cells, self.all_weights = all_cells, all_weights
+        self.cells = CellsOfReceivers.near(all_cells, all_weights, topology, (0,) * topology.ndim)
+        index, devices, self.parts = self.cells.index, self.grid.devices, list[np.ndarray]()
+        moved = []
+        for device in range(len(devices.devices)):
+            here, there = devices.slices(device)
+            first, stop = (np.array([getattr(s, end) for s in here]) for end in ("start", "stop"))
+            self.parts.append(np.flatnonzero(((index >= first) & (index < stop)).all(axis=1)))
+            moved.append(index[self.parts[-1]] - first + [s.start for s in there])
+        # Devices have arrays of equal length: the rest of each lies outside of the block, where nothing is written.
+        self.most = max(map(len, moved))
+        outside = np.array(topology.capacity())
+        filled = [np.concatenate([own, np.tile(outside, (self.most - len(own), 1))]) for own in moved]
+        self.index = tuple(self._put([own[:, axis] for own in filled]) for axis in range(topology.ndim))
+
+    def __call__(self, slopes: np.ndarray) -> jax.Array:
+        """Return the field Σ weights·slopes; ``slopes`` are float64 of shape (receivers,)."""
+        return self._set(self._sums(slopes), self.index)
+
+    def added(self, array: jax.Array, slopes: np.ndarray) -> jax.Array:
+        """Return ``array`` + Σ weights·slopes. The array is overwritten."""
+        return self._add(array, self._sums(slopes), self.index)
+
+    def _sums(self, slopes: np.ndarray) -> jax.Array | np.ndarray:
+        """Σ weights·slopes in the cells of ``index``; compiled code transfers it faster than `_put`, to a single device."""
+        sums = self.cells.sums(slopes).astype(self.dtype)
+        if not self.grid.devices.several:
+            return sums
+        filled = [np.concatenate([sums[part], np.zeros(self.most - len(part), self.dtype)]) for part in self.parts]
+        return self._put(filled)
+
+    def _put(self, arrays: list[np.ndarray]) -> jax.Array:
+        """Transfer an array to each device."""
+        devices = self.grid.devices
+        return jax.device_put(np.stack(arrays) if devices.several else arrays[0], devices.sharding)
+
+    @cached_property
+    def _set(self) -> Body:
+        shape, dtype = self.grid.topology.capacity(), self.dtype
+
+        def body(values: jax.Array, index: tuple[jax.Array, ...]) -> jax.Array:
+            return jnp.zeros(shape, dtype).at[index].set(values, mode="drop")
+
+        return self.grid.compiled(body, 0)
+
+    @cached_property
+    def _add(self) -> Body:
+        def body(array: jax.Array, values: jax.Array, index: tuple[jax.Array, ...]) -> jax.Array:
+            return array.at[index].add(values, mode="drop")
+
+        return self.grid.compiled(body, 0, (0,))
