@@ -106,7 +106,7 @@ def data_of(forward: Simulation, held: Held) -> dict[str, np.ndarray]:
     Raises InputError, on this process alone.
     """
     problem, blocks = forward.problem, dict[str, np.ndarray]()
-    for name, block in read_on_grid(problem.config, problem.misfit, forward.ranges, held).items():
+    for name, block in read_on_grid(problem.config, problem.misfit, problem.layout, forward.ranges, held).items():
         if not np.isfinite(block).all():
             key = at("objective", "data", name)
             raise InputError(f"{key}: expected finite numbers, but some are not; correct them")

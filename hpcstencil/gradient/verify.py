@@ -30,6 +30,7 @@ from hpcstencil.gradient.sweep import Sweep
 from hpcstencil.problem.problem import Problem
 from hpcstencil.runtime.communicator import Communicator, OneProcess, from_rank_0
 from hpcstencil.simulation.compose import with_kernel
+from hpcstencil.simulation.initial_state import lower_walls
 from hpcstencil.simulation.prepared import Decomposed
 from hpcstencil.simulation.simulation import Simulation
 from hpcstencil.symbolic import numpy_evaluate
@@ -219,7 +220,8 @@ def _place(one: Unknown) -> str:
 
 
 def _direction(members: Members, number: int) -> Moved:
-    """A random direction for the member of this number. Those of unknowns that all members share are the same. Collective."""
+    """A random direction for the member of this number, 0 where boundary conditions give the values. Those of unknowns that all
+    members share are the same. Collective."""
     sweep = members.sweeps[number]
     forward, start = sweep.forward, sweep.forward.initial_fields()
     numbers, arrays, count = dict[str, Any](), Fields(), len(members.unknowns)
@@ -235,7 +237,10 @@ def _direction(members: Members, number: int) -> Moved:
             numbers[one.name] = (np.abs(samples).max() or 1.0) * random
             continue
         largest = float(forward.communicator.maximum(np.array([np.abs(forward.block(start[_place(one)])).max()]))[0])
-        arrays |= forward.put({_place(one): _random(sweep, stream + own, largest or 1.0)})
+        random = _random(sweep, stream + own, largest or 1.0)
+        if one.kind == "initial" and one.name in forward.problem.positions:
+            random = np.where(lower_walls(forward.problem, one.name, forward.ranges), 0.0, random)
+        arrays |= forward.put({_place(one): random})
     return Moved(numbers, arrays)
 
 

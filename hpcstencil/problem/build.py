@@ -43,7 +43,7 @@ from hpcstencil.problem.solid_mask import (
     refuse_name,
 )
 from hpcstencil.problem.stability import cfl_step, stable_dt
-from hpcstencil.problem.staggered_terms import Faces, Placed, refuse_jumps
+from hpcstencil.problem.staggered_terms import Faces, Placed, positions_of_data, refuse_jumps
 from hpcstencil.symbolic import numpy_evaluate
 from hpcstencil.symbolic.boundary_kinds import Face
 from hpcstencil.symbolic.expressions import (
@@ -135,7 +135,9 @@ def _alone(config: Config, contents: Mapping[str, ArrayContents], listed: Collec
     _refuse_unused_stencils(
         model, [*trees.values(), *model.damping.values(), *reduced.values(), *objective.values(), *quantities]
     )
-    placed = Placed(config, layers.positions)
+    data = {name: data_field(name) for name in config.objective.data if misfit is None or name not in misfit.data}
+    positions = {**layers.positions, **positions_of_data(objective, data, layers.positions, config.grid.ndim)}
+    placed = Placed(config, positions)
     faces = of_taken(faces_of(config, model, placed.at_home(layers.trees, "equation"), layers.positions))
     rates, damping = placed.rates(taken(layers.trees), faces), placed.damping(taken(apart), faces)
     _check_numbers(config, model, rates, taken(initial))
@@ -180,7 +182,7 @@ def _alone(config: Config, contents: Mapping[str, ArrayContents], listed: Collec
             **{name: Field(name) for name in (*layers.trees, *remembered)},
             **{name: in_fluid(mask, tree) for name, tree in model.signals.items()},
         },
-        positions=layers.positions,
+        positions=positions,
         mask=mask,
         receivers=receivers_of(config, layers.positions, derived),
         source=model.source,
@@ -306,8 +308,7 @@ def _diagnostics(config: Config, model: Model) -> dict[str, Node]:
 def _objective(config: Config, model: Model) -> tuple[dict[str, Node], Misfit | None]:
     """The objective by its name, and its sums over receivers, as in `misfit_of`. The dict is empty if there is no objective.
 
-    Raises InputError unless it is one number, computed from reductions, for data together with fields on faces, and the errors
-    of `misfit_of`.
+    Raises InputError unless it is one number, computed from reductions, and the errors of `misfit_of`.
     """
     unknowns = {**model.symbols, **model.unknowns}
     data = {name: data_field(name) for name in config.objective.data}
@@ -320,11 +321,6 @@ def _objective(config: Config, model: Model) -> tuple[dict[str, Node], Misfit | 
         key, tree = at("objective", name), parse(text, scope, at("objective", name))
         trees[name], misfit = misfit_of(config, tree, key, text)
         _check_number(trees[name], key, text, inside=False)
-    on_grid = set(data) - set(() if misfit is None else misfit.data)
-    if on_grid and model.positions:
-        raise InputError(
-            "objective.data: not available yet for equations with fields on faces; write the target as an expression"
-        )
     return trees, misfit
 
 

@@ -34,6 +34,7 @@ from hpcstencil.symbolic.expressions import (
     substitute,
     walk,
 )
+from hpcstencil.symbolic.staggering import Layout, described
 from hpcstencil.validation.errors import InputError
 from hpcstencil.validation.messages import at, listing, shown
 
@@ -232,22 +233,26 @@ def observed(
 def read_on_grid(
     config: Config,
     misfit: Misfit | None,
+    layout: Layout,
     ranges: Sequence[Range],
     held: Mapping[str, ArrayInMemory | ArrayOfMember],
 ) -> dict[str, np.ndarray]:
     """Read the block ``ranges`` (global, half-open, per axis) of the objective's data that are not those of a misfit, by name.
 
-    ``held`` are arrays from Python, by dotted key. Raises InputError if a file is missing or not on the grid,
+    ``layout`` is that of the problem: data on faces have the shape of fields there, of which the values on upper boundaries are
+    not used. ``held`` are arrays from Python, by dotted key. Raises InputError if a file is missing or not on the grid,
     EnvironmentProblem if it cannot be read.
     """
     found = {}
     for name, file in config.objective.arrays.items():
         if misfit is None or name not in misfit.data:
-            key = at("objective", "data", name)
+            key, field = at("objective", "data", name), data_field(name).name
             try:
-                found[name] = held.get(key, file).read(ranges, config.grid.shape)
+                found[name] = held.get(key, file).read(ranges, layout.shape(field))
             except InputError as error:
-                raise InputError(f"{key}: {error}") from None
+                place = layout.positions.get(field)
+                where = "" if place is None else f"; it is compared with values {described(place)}"
+                raise InputError(f"{key}: {error}{where}") from None
     return found
 
 

@@ -46,18 +46,28 @@ def content_of(config: Config, key: str, array: ArrayFile | ArrayInMemory) -> Ar
     data = key in objective_files(config)
     samples = data and config.probes  # may be of receivers; `misfit.observed` knows their number
     try:
-        if data and config.ensemble and not samples:
-            return _of_members(array, config)
-        shape = array.whole().shape if samples else config.grid.shape
+        shape = config.grid.shape
+        if samples:
+            shape = array.whole().shape
+        elif data:
+            own = array.whole().shape[-len(shape) :]
+            shape = own if on_faces(own, shape) else shape
+            if config.ensemble:
+                return _of_members(array, config, shape)
         return series_in(array) if key in series_files(config) else scanned(array, shape)
     except InputError as error:
         raise InputError(f"{key}: {error}") from None
 
 
-def _of_members(array: ArrayFile | ArrayInMemory, config: Config) -> ArrayContents:
-    """Summarize data on the grid for the objectives of the members of an ensemble. Raises the errors of `scanned`."""
+def on_faces(own: Sequence[int], shape: Sequence[int]) -> bool:
+    """Whether an array of the shape ``own`` may hold values on the faces of a grid of this ``shape``; `read_on_grid` knows."""
+    return len(own) == len(shape) and all(0 <= a - n <= 1 for a, n in zip(own, shape, strict=True))
+
+
+def _of_members(array: ArrayFile | ArrayInMemory, config: Config, shape: Sequence[int]) -> ArrayContents:
+    """Summarize data of this shape for the objectives of the members of an ensemble. Raises the errors of `scanned`."""
     count = len(next(iter(config.ensemble.values())))
-    each = [scanned(ArrayOfMember(array, member, count), config.grid.shape) for member in range(count)]
+    each = [scanned(ArrayOfMember(array, member, count), shape) for member in range(count)]
     digest = hashlib.sha256("".join(one.sha256 for one in each).encode()).hexdigest()
     return ArrayContents(digest, min(one.lowest for one in each), max(one.largest for one in each))
 

@@ -17,10 +17,32 @@ from hpcstencil.config.settings import Config
 from hpcstencil.numerics.grid import AXES
 from hpcstencil.symbolic import numpy_evaluate
 from hpcstencil.symbolic.boundary_kinds import WALL, Face
-from hpcstencil.symbolic.differentiate import derivative
-from hpcstencil.symbolic.expressions import Constant, Coordinate, Field, Node, Pointwise, Time, at_time, on_plane, walk
-from hpcstencil.symbolic.staggering import Positions, home, is_staggered, located, located_reductions, position_of
+from hpcstencil.symbolic.differentiate import ZERO, derivative
+from hpcstencil.symbolic.expressions import (
+    Constant,
+    Coordinate,
+    Field,
+    Node,
+    Pointwise,
+    Reduction,
+    Time,
+    at_time,
+    on_plane,
+    substitute,
+    walk,
+)
+from hpcstencil.symbolic.staggering import (
+    Position,
+    Positions,
+    described,
+    home,
+    is_staggered,
+    located,
+    located_reductions,
+    position_of,
+)
 from hpcstencil.validation.errors import InputError
+from hpcstencil.validation.messages import at
 
 if TYPE_CHECKING:
     from hpcstencil.problem.problem import Problem
@@ -170,3 +192,42 @@ def _first_jump(value: Callable[[np.ndarray], np.ndarray], end: float) -> tuple[
         return None
     first = int(np.argmax(jumps))
     return float(after[first]), float(below[first]), float(above[first])
+
+
+def positions_of_data(
+    trees: Mapping[str, Node], data: Mapping[str, Field], positions: Positions, ndim: int
+) -> dict[str, Position]:
+    """The positions of the objective's ``data`` that live on faces, by the name of their field: data live where the fields live
+    with which they are used.
+
+    ``trees`` are the objectives by name, ``data`` the fields of data by name, and ``positions`` those of other fields. Raises
+    InputError if data are used at several positions, or if an operator is applied to them, since it needs ghost cells.
+    """
+    if not positions:
+        return {}
+    found = dict[str, Position]()
+    for key, tree in trees.items():
+        for part in walk(tree):
+            if isinstance(part, Reduction):
+                inside = {*walk(part.operand)}
+                used = [name for name, each in data.items() if each in inside]
+                others = substitute(part.operand, lambda each: ZERO if each in data.values() else None)
+                place = position_of(others, positions, ndim)
+                for name in used:
+                    _refuse_operators(part.operand, name, data[name], at("objective", key))
+                    if place is not None and found.setdefault(name, place) != place:
+                        raise InputError(
+                            f"{at('objective', 'data', name)}: used with values {described(found[name])} and with values "
+                            f"{described(place)}; give each data of its own"
+                        )
+    return {data[name].name: place for name, place in found.items() if any(place)}
+
+
+def _refuse_operators(tree: Node, name: str, data: Node, key: str) -> None:
+    """Raise InputError, whose message begins with ``key``, if an operator is applied to the ``data`` of this name."""
+    for part in walk(tree):
+        if not isinstance(part, Pointwise) and part != data and data in walk(part):
+            raise InputError(
+                f"{key}: operators on data are not available yet for equations with fields on faces; write {name} outside of "
+                "them, or make such data with NumPy"
+            )
