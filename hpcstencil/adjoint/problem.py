@@ -130,6 +130,9 @@ class Adjoint:
     sum_slopes, sample_slopes
         For each sum in `Problem.misfit`, the derivative of the objective with respect to it, and those of its term with respect
         to the samples, by table.
+    number_slopes
+        The derivatives of the terms of these sums with respect to a number, in their order, by the name of the number; only for
+        numbers on which a term depends.
     group_parts
         If the method moves one group of fields at a time: by group, the part of `reverse_rhs` that comes from its adjoint.u.
     two_step_parts
@@ -148,6 +151,7 @@ class Adjoint:
     forward: Problem
     sum_slopes: tuple[Node, ...] = ()
     sample_slopes: tuple[Mapping[str, Node], ...] = ()
+    number_slopes: Mapping[str, tuple[Node, ...]] = field(default_factory=dict)
     group_parts: Mapping[int, Mapping[str, Node]] = field(default_factory=dict)
     two_step_parts: Mapping[TwoStepPart, Mapping[str, Node]] = field(default_factory=dict)
     hats: Mapping[str, HatFunctions] = field(default_factory=dict)
@@ -458,6 +462,12 @@ def adjoint_of(problem: Problem, expressed: Iterable[str], verified: bool = Fals
     of_terms = tuple(
         {table: outside(each.term, samples_field(table)) for table in each.tables} for each in receiver_sums
     )
+    of_numbers = {
+        one.name: tuple(outside(each.term, one.node) for each in receiver_sums)
+        for one in parameters
+        if one.kind == "number"
+    }
+    of_numbers = {name: trees for name, trees in of_numbers.items() if any(tree != ZERO for tree in trees)}
     layered = tuple(ADJOINT + name for name in layers)
     return Adjoint(
         unknowns,
@@ -468,6 +478,7 @@ def adjoint_of(problem: Problem, expressed: Iterable[str], verified: bool = Fals
         problem,
         of_sums,
         of_terms,
+        of_numbers,
         by_group,
         two_step,
         hats,

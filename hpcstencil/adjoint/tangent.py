@@ -149,7 +149,7 @@ def tangent_of(problem: Problem, expressed: Iterable[str], keys: Sequence[str]) 
                 table: tangent(plain[SAMPLES_SEED + table], along, places, space, Field(TANGENT + first))
                 for table in recorded
             },
-            lambda tree, along: tangent(tree, along, places, space),
+            lambda tree, of_samples: tangent(tree, {**given, **of_samples}, places, space),
         )
     objective = {
         name: tangent(tree, {**given, **of_reductions, **of_sums}, places, space)

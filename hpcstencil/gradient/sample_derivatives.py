@@ -7,6 +7,7 @@ kernels between them. So nothing depends on the decomposition.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -41,7 +42,7 @@ class SampleDerivatives(Samples):
         self, forward: Simulation, backward: Simulation, adjoint: Adjoint, observed: Mapping[str, np.ndarray]
     ) -> None:
         super().__init__(forward, observed, backward)
-        self.term_slopes = adjoint.sample_slopes
+        self.term_slopes, self.number_slopes = adjoint.sample_slopes, adjoint.number_slopes
         # fields to which derivatives are added, or fields SAMPLES_SEED, with the tables of the receivers
         self.tables = adjoint.injected or {SAMPLES_SEED + table: (table,) for table in self.receivers}
         self.slopes: Mapping[str, np.ndarray] | None = None
@@ -67,17 +68,25 @@ class SampleDerivatives(Samples):
             all_weights = np.concatenate([weights[table] for table in tables], axis=1)
             self.spread[name] = Spread(self.forward, cells, all_weights)
 
-    def weigh(self, weights: Sequence[float], times: Sequence[float]) -> None:
+    def weigh(self, weights: Sequence[float], times: Sequence[float]) -> dict[str, float]:
         """Compute the `slopes`, from the derivatives of the objective with respect to the sums, in the order of `Misfit.sums`.
-        `sums` has been called with these ``times``. Collective."""
-        slopes = dict[str, np.ndarray]()
+
+        `sums` has been called with these ``times``. Returns the derivatives with respect to numbers inside of the sums, by
+        name, equal on all processes. Collective.
+        """
+        slopes, of_numbers = dict[str, np.ndarray](), dict[str, float]()
         if self.forward.communicator.rank == 0:
             for each, weight, of_samples in zip(self.misfit.sums, weights, self.term_slopes, strict=True):
                 for table, slope in of_samples.items():
                     found = weight * self._at_samples(each, slope, times)
                     slopes[table] = found + slopes[table] if table in slopes else found
+            for name, trees in self.number_slopes.items():
+                parts = zip(self.misfit.sums, weights, trees, strict=True)
+                terms = [weight * self._at_samples(each, tree, times) for each, weight, tree in parts]
+                of_numbers[name] = math.fsum(term for each in terms for term in each.ravel().tolist())
         self.values = {}
-        self.slopes = self.forward.communicator.broadcast(slopes)
+        self.slopes, of_numbers = self.forward.communicator.broadcast((slopes, of_numbers))
+        return of_numbers
 
     def at(self, name: str, step: int) -> np.ndarray:
         """The derivatives with respect to the samples after a number of steps, of the receivers of all ``tables`` of a field;

@@ -145,7 +145,8 @@ class Samples:
     def _at_samples(self, of: ReceiverSum, tree: Node, times: Sequence[float]) -> np.ndarray:
         """Evaluate a tree of samples on rank 0, for each: float64 of shape (samples, receivers)."""
         stride = self._stride(of)
-        known: dict[Node, Any] = {samples_field(table): self.values[table][::stride] for table in of.tables}
+        known = numpy_evaluate.by_node(self.parameters)
+        known |= {samples_field(table): self.values[table][::stride] for table in of.tables}
         shape = known[samples_field(of.tables[0])].shape
         known |= {data_field(name): array for name, array in self.observed.items()}
         known[Time()] = np.array(times)[::stride, None]

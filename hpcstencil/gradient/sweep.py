@@ -568,9 +568,13 @@ class Sweep:
         for n, (part, slope) in enumerate(zip(self.adjoint.reductions, self.adjoint.slopes, strict=True)):
             slopes = extreme if part.kind in EXTREME else seeds
             slopes[SEED + str(n)] = float(numpy_evaluate.evaluate(slope, values=known)) * weight_of[part.kind]
+        direct = {
+            name: float(numpy_evaluate.evaluate(tree, values=known)) for name, tree in self.adjoint.direct.items()
+        }
         if self.samples is not None:
             weights = [float(numpy_evaluate.evaluate(slope, values=known)) for slope in self.adjoint.sum_slopes]
-            self.samples.weigh(weights, self.record_times)
+            for name, inside in self.samples.weigh(weights, self.record_times).items():
+                direct[name] += inside
         trees, of_cells = problem.derived[END], list[jax.Array]()
         if trees:
             filled = self.free.filled(seeds, fields[self.changing[0]])
@@ -578,9 +582,6 @@ class Sweep:
                 filled |= self.at_extrema(extreme, given, time)
             of_cells = self.backward.derived[END]({**given, **filled}, parameters, time)
             self.free.add(filled)
-        direct = {
-            name: float(numpy_evaluate.evaluate(tree, values=known)) for name, tree in self.adjoint.direct.items()
-        }
         cotangents, series = self.without_series(dict(zip(trees, of_cells, strict=True)))
         for key, tree in self.adjoint.direct_series.items():
             own = float(numpy_evaluate.evaluate(tree, values=known))

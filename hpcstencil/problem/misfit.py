@@ -1,8 +1,8 @@
 """The sums over receivers in an objective: misfits of what the receivers of tables of [probes] record.
 
-An objective may contain sum(m(r, d, t)): r are the values at the receivers of a table at one step at which they record, d the
-data for that step, t its time, and the sum is over all these steps and all receivers. In the tree of the objective a parameter
-stands for each sum, which is known at the end of the run.
+An objective may contain sum(m(r, d, t, p)): r are the values at the receivers of a table at one step at which they record, d
+the data for that step, t its time, and p numbers. The sum is over all these steps and all receivers. In the tree of the
+objective a parameter stands for each sum, which is known at the end of the run.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ SAME = 1e-3  # times and places count as the same if they differ by less than th
 class ReceiverSum:
     """A sum over the receivers of the ``tables`` of [probes], which have the same ones, and over their samples.
 
-    ``term`` is what the samples of a receiver add, a tree of these (`samples_field`), of the data, and of the time. ``node``
-    stands for the sum in the objective.
+    ``term`` is what the samples of a receiver add, a tree of these (`samples_field`), of the data, of the time and of numbers.
+    ``node`` stands for the sum in the objective.
     """
 
     node: Parameter
@@ -179,8 +179,11 @@ def _names_in(tree: Node, names: Mapping[Node, str]) -> list[str]:
 def _check_operand(config: Config, operand: Node, known: set[Node], key: str, text: str) -> None:
     """Raise InputError unless the operand of a sum has nothing but ``known`` samples and data, the time and numbers."""
     strange = [
-        part for part in walk(operand) if not isinstance(part, Constant | Pointwise | Time) and part not in known
+        part
+        for part in walk(operand)
+        if not isinstance(part, Constant | Pointwise | Time | Parameter) and part not in known
     ]
+    strange += [Parameter(name) for name in config.probes if Parameter(name) in walk(operand)]
     if strange:
         advice = "change it"
         for name in config.probes:

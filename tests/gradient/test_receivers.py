@@ -166,6 +166,7 @@ TABLES = {
     "-sum(cable*observed)/sqrt(sum(cable**2)*sum(observed**2))",
     "D*log(1 + sum(cable**2)*sum((spots - seen)**2*(1 + t)))*mean(u**2) + A*sum(flux)",
     "sum(sqrt((cable - observed)**2 + (beside + 2)**2*t)) - sum(beside)/sum(observed)",
+    "A*sum((exp(A)*cable - D*observed)**2)/sqrt(sum(D**2 + spots**2*seen**2))",
 ])  # fmt: skip
 def test_functions_of_sums_over_receivers_of_several_tables(text):
     random = np.random.default_rng(3)
@@ -428,7 +429,7 @@ PAIR = {name: {"field": "u", "x": 0.5, "y": y} for name, y in (("a", 0.5), ("b",
     ({"J": "cable**2"}, {}, r"has the samples of probes.cable outside of sum\(\)"),
     ({"J": "sum(cable) + cable"}, {}, r"has the samples of probes.cable outside of sum\(\)"),
     ({"J": "sum(cable*u)"}, {}, r"expected samples of a table of \[probes\], data, t and numbers inside sum\(\)"),
-    ({"J": "sum(D*cable)"}, {}, r"expected samples of a table of \[probes\], data, t and numbers inside sum\(\)"),
+    ({"J": "sum(x*cable)"}, {}, r"expected samples of a table of \[probes\], data, t and numbers inside sum\(\)"),
     ({"J": "sum(dx(cable))"}, {}, r"expected samples of a table of \[probes\], data, t and numbers inside sum\(\)"),
     ({"J": "sum(t)"}, {}, r"expected samples of a table of \[probes\]"),
     ({"J": "sum(integral(u)*cable)"}, {}, r"expected samples of a table of \[probes\]"),

@@ -262,7 +262,7 @@ OF_FIELDS = {
         "r": {"field": "v", "x": [0.5], "every_steps": 5},
     },
     "objective": {
-        "J": "sqrt(1 + sum((p - observed)**2*cos(t)))*(1 + A*mean(v)) + sum(q*r**2) + A*integral(u**3)",
+        "J": "sqrt(1 + sum((A*p - observed)**2*cos(t)))*(1 + A*mean(v)) + sum(q*r**2) + A*integral(u**3)",
         "data": {"observed": np.linspace(-0.5, 0.5, 22).reshape(11, 2)},
     },
 }
