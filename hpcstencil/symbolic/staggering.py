@@ -117,10 +117,10 @@ def located(tree: Node, position: Position, positions: Positions, spacing: Seque
 
     Raises InputError, whose message begins with ``key``, if a field is used at a position where it does not live.
     """
-    known: dict[tuple[int, Position, bool], Node] = {}
+    known: dict[tuple[Node, Position, bool], Node] = {}
 
     def visit(part: Node, here: Position, beyond: bool) -> Node:
-        place = id(part), here, beyond
+        place = part, here, beyond
         if place not in known:
             known[place] = moved(part, here, beyond)
         return known[place]

@@ -1,19 +1,23 @@
 """Fields on faces and corners: where values are, what holds at walls, what is kept, and what is refused."""
 
 import math
+import operator
+import random
 
 import h5py
 import numpy as np
 import pytest
 from support import integrate, observed_orders, problem_of, simulation_of, stepped
 
+import hpcstencil as hs
 from hpcstencil.backends.native import step
 from hpcstencil.numerics.integrators import ab2, stability_limits
 from hpcstencil.problem.decomposition import decompose
 from hpcstencil.problem.stability import cfl_step
 from hpcstencil.simulation.diagnostics import Diagnostics
 from hpcstencil.simulation.file_blocks import output_blocks
-from hpcstencil.symbolic.expressions import Derivative, Field, Parameter, Pointwise, walk
+from hpcstencil.symbolic.expressions import Derivative, Field, Parameter, Pointwise, parameter_field, walk
+from hpcstencil.symbolic.staggering import located
 from hpcstencil.validation.errors import InputError
 
 HALFWAY = {
@@ -263,3 +267,42 @@ def test_native_code_need_not_keep_inner_results(monkeypatch):
     for name, block in results[0].items():
         scale = np.abs(block).max()
         np.testing.assert_allclose(results[1][name], block, atol=64 * np.finfo(float).eps * scale, rtol=0)
+
+
+@pytest.mark.parametrize("position", [(1, 0), (0, 1), (1, 1)])
+def test_parameters_with_a_value_per_cell_are_not_mixed_up_on_faces(position):
+    rng, names = random.Random(1), [f"p{n}" for n in range(6)]
+
+    def tree(depth):
+        if not depth:
+            return parameter_field(rng.choice(names)) if rng.random() < 0.8 else Field("u")
+        return rng.choice((operator.add, operator.mul, operator.sub))(tree(depth - 1), tree(depth - 1))
+
+    for _ in range(20):
+        made = Field("u") + tree(4)
+        found = located(made, position, {"u": position}, (1.0, 1.0), "rhs")
+        assert [part.name for part in leaves(found)] == [part.name for part in leaves(made)]
+
+
+def leaves(tree):
+    """The fields of a tree, in the order and as often as they are used."""
+    return [tree] if isinstance(tree, Field) else [leaf for child in tree.children for leaf in leaves(child)]
+
+
+@pytest.mark.parametrize("kernel", ["shift", "native"])
+def test_constant_arrays_of_a_user_equation_on_faces_have_the_results_of_numbers(kernel, tmp_path):
+    (tmp_path / "drag.py").write_text(
+        "class Drag:\n"
+        "    parameters = {'a': 3.0, 'b': 1.0, 'c': 0.5}\n"
+        "    def fields(self, ndim):\n        return ('u',)\n"
+        "    def positions(self, ndim):\n        return {'u': (1, 0)}\n"
+        "    def rhs(self, f, p, space):\n        return {'u': f.u/p.a - p.b/p.c}\n"
+    )
+    results = []
+    for made in (float, lambda value: np.full((8, 6), value)):
+        equation = {"name": f"{tmp_path}/drag.py:Drag", "a": made(3.0), "b": made(1.0), "c": made(0.5)}
+        given = {"grid": {"shape": [8, 6]}, "equation": equation, "time": {"end": 0.5, "dt": 0.1}}
+        with hs.Simulation({**given, "numerics": {"precision": "float64", "kernel": kernel}}) as sim:
+            sim.run()
+            results.append(sim["u"].values)
+    assert np.allclose(*results, rtol=1e-14) and results[0].all()
