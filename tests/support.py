@@ -47,6 +47,8 @@ jax.config.update("jax_enable_x64", True)
 COMPILED = tempfile.TemporaryDirectory(prefix="hpcstencil-tests-")
 jax.config.update("jax_compilation_cache_dir", COMPILED.name)
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+# JAX begins with the devices of conftest.py. A simulation from Python would ask for one alone, if it were the first.
+jax.local_devices()
 
 
 def dealt(*factors: Iterable[Any]) -> list[Any]:
