@@ -694,9 +694,10 @@ def _kind(problem: Problem, key: str, name: str) -> str:
 def refuse_unavailable(problem: Problem) -> None:
     """Raise InputError for problems that have no gradient yet."""
     config = problem.config
-    if problem.misfit is not None and config.time.dt is None:
+    if problem.misfit is not None and problem.step_follows_solution:
         raise InputError(
-            f"time.{config.time.given}: sums over receivers are not available yet with steps of several sizes; write time.dt"
+            f"time.{config.time.given}: sums over receivers are not available yet with steps that follow the solution; write "
+            "time.dt"
         )
 
 

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
+
 from hpcstencil.numerics.schedule import Clock, Schedule, StepRange
 from hpcstencil.problem.problem import Problem
 from hpcstencil.problem.stability import cfl_step
@@ -35,6 +37,11 @@ class RunSteps:
             here, there = max(first, start), min(last, start + steps.count)
             if here < there:
                 yield steps.part(here - start, there - here)
+
+    @property
+    def times(self) -> np.ndarray:
+        """The times before the first step and after each step."""
+        return np.array([self.time_of(step) for step in range(self.total + 1)])
 
     def time_of(self, step: int) -> float:
         """The time after a number of steps."""

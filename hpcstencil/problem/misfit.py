@@ -199,12 +199,14 @@ def observed(
     misfit: Misfit,
     table: str,
     times: np.ndarray,
+    dt: float,
     places: np.ndarray,
     held: Mapping[str, ArrayInMemory | ArrayOfMember],
 ) -> dict[str, np.ndarray]:
     """Read the data for the receivers of a ``table``: float64 arrays of shape (samples, receivers), by name.
 
-    ``times`` are those of the samples, and ``places`` those of the receivers, of shape (receivers, axes). ``held`` are arrays
+    ``times`` are those of the samples, ``dt`` is the size of a step, and ``places`` are those of the receivers, of shape
+    (receivers, axes). ``held`` are arrays
     from Python, by dotted key. Raises InputError if a file is missing, or an array has another shape or values that are not
     finite, or was recorded at other times or places; EnvironmentProblem if a file cannot be read.
     """
@@ -221,7 +223,7 @@ def observed(
                 f"{key}: expected {shape[0]} samples of the {shape[1]} receivers of {probe_key(table)}, shape "
                 f"{shape}, but got {values.shape}; record them with the same time and every_steps, or change the array"
             )
-        refuse_other_times(key, config, table, times, recorded)
+        refuse_other_times(key, table, times, dt, recorded)
         refuse_other_places(key, config, table, places, recorded)
         found[name] = values.astype(np.float64)
         if not np.isfinite(found[name]).all():
@@ -259,18 +261,15 @@ def read_on_grid(
     return found
 
 
-def refuse_other_times(
-    key: str, config: Config, table: str, times: np.ndarray, recorded: Mapping[str, np.ndarray]
-) -> None:
+def refuse_other_times(key: str, table: str, times: np.ndarray, dt: float, recorded: Mapping[str, np.ndarray]) -> None:
     """Raise InputError if the data ``key`` were ``recorded`` at other times than those of a table of [probes]."""
-    assert config.time.dt is not None
     own = recorded.get("time", times)
-    apart = _apart(own, times, config.time.dt)
+    apart = _apart(own, times, dt)
     if len(apart):
         number = apart[0]
         raise InputError(
             f"{key}: expected samples at the times of {probe_key(table)}, but sample {number} was recorded at t = "
-            f"{own[number]:g}, not {times[number]:g}; record them with the same time.dt and every_steps"
+            f"{own[number]:g}, not {times[number]:g}; record them with the same steps and every_steps"
         )
 
 

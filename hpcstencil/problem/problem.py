@@ -115,14 +115,16 @@ class Problem:
         summed = self.summed_receivers.values()
         return math.gcd(*(each.every for each in summed)) if summed else self.config.objective.every_steps
 
-    def observed(self, held: Mapping[str, ArrayInMemory | ArrayOfMember]) -> dict[str, np.ndarray]:
-        """Read the data of ``misfit``, see `misfit.observed`; empty without one. The number of steps must be known."""
-        found, time = dict[str, np.ndarray](), self.config.time
+    def observed(
+        self, held: Mapping[str, ArrayInMemory | ArrayOfMember], step_times: np.ndarray
+    ) -> dict[str, np.ndarray]:
+        """Read the data of ``misfit``, see `misfit.observed`; empty without one. ``step_times`` are the times before the first
+        step and after each step of the run."""
+        found = dict[str, np.ndarray]()
         for table, receivers in self.summed_receivers.items():
-            steps = self.schedule().total_steps
-            assert self.misfit is not None and steps is not None and time.dt is not None
-            times = np.minimum(np.arange(0, steps + 1, receivers.every) * time.dt, time.end)
-            found |= observed(self.config, self.misfit, table, times, receivers.places, held)
+            assert self.misfit is not None
+            times, dt = step_times[:: receivers.every], float(step_times[1] - step_times[0])
+            found |= observed(self.config, self.misfit, table, times, dt, receivers.places, held)
         return found
 
     @property

@@ -122,7 +122,7 @@ def _gradient(problem: Problem, topology: Topology, kernel: str) -> list[str]:
         ]
     for member, one in enumerate(runs):
         data, config = data_of_member(problem, {}, member), one.config
-        one.observed(data)  # refuses data that do not fit
+        one.observed(data, steps_of(one).times)  # refuses data that do not fit
         read_on_grid(config, one.misfit, one.layout, [(0, 1)] * config.grid.ndim, data)
     injected = injects(adjoint, topology, kernel)
     at_once = steps_at_once(adjoint, topology, kernel, injected)

@@ -10,6 +10,7 @@ import pytest
 from gradients import members_from, objective, several_at_once, sweep_of, taylor_slopes
 
 import hpcstencil as hs
+from hpcstencil.adjoint.run_steps import steps_of
 from hpcstencil.config.provenance import to_toml
 from hpcstencil.config.reader import from_mapping
 from hpcstencil.problem.build import build
@@ -408,7 +409,8 @@ def test_data_recorded_at_other_times_or_places_are_refused(tmp_path, monkeypatc
     misfit = {"J": "sum((cable - observed)**2)", "data": {"observed": "observed.h5:probes/cable/values"}}
 
     def checked(**others):
-        build(from_mapping(tables(misfit, **others), tmp_path)).observed({})
+        problem = build(from_mapping(tables(misfit, **others), tmp_path))
+        problem.observed({}, steps_of(problem).times)
 
     checked()
     checked(time={"end": 0.1, "dt": 0.02}, probes={"cable": {"field": "u", **PLACES}})  # the same times
@@ -471,3 +473,49 @@ def test_a_step_against_the_gradient_of_the_example_lowers_the_misfit_as_predict
     slope, h = (gradient**2).sum(), 0.01 * value / (gradient**2).sum()
     left = [value - misfit(guess - size * gradient, **double)[0] - size * slope for size in (h, h / 2)]
     assert abs(left[0]) < 0.1 * h * slope and left[0] / left[1] == pytest.approx(4, rel=0.05)
+
+
+def test_receivers_record_at_the_steps_of_a_cfl_number(tmp_path):
+    """Of a linear equation, the last one shorter than the others. The data are those of a run with the same steps."""
+    given = {
+        "grid": {"shape": [20, 16], "upper": [1.2, 1.0]},
+        "equation": {"name": "wave", "c": 0.9},
+        "initial": {"u": "exp(-20*((x - 0.5)**2 + (y - 0.5)**2))"},
+        "numerics": {"precision": "float64"},
+        "time": {"end": 0.5, "cfl": 0.5},
+        "probes": {"q": {"field": "u", "x": [0.3, 0.8], "y": [0.4, 0.6], "every_steps": 3}},
+    }
+    with hs.Simulation(given) as sim:
+        sim.run(output=tmp_path / "observed.h5")
+    data = {"o": f"{tmp_path}/observed.h5:probes/q/values"}
+    given |= {"objective": {"J": "sum((q - o)**2)", "data": data}, "gradient": {"of": ["initial.u"]}}
+    along = np.cos(np.arange(20 * 16)).reshape(20, 16)
+    with hs.Simulation(given) as sim:
+        start = sim["u"].values
+        assert sim.value_and_gradient()[0] == 0
+
+    def moved(h):
+        with hs.Simulation(given) as sim:
+            sim["u"] = 1.1 * start + h * along
+            value, gradient = sim.value_and_gradient()
+            return value, (gradient["initial.u"] * along).sum()
+
+    (above, _), (_, slope), (below, _) = map(moved, (1e-4, 0.0, -1e-4))
+    assert slope == pytest.approx((above - below) / 2e-4, rel=1e-9) != 0
+    other, sentence = {**given, "time": {"end": 0.5, "cfl": 0.49}}, "objective.data.o: expected samples at the times of"
+    with hs.Simulation(other) as sim, pytest.raises(hs.InputError, match=sentence):
+        sim.value_and_gradient()
+
+
+def test_steps_that_follow_the_solution_are_refused():
+    given = {"grid": {"shape": [16]}, "equation": {"name": "burgers"}, "time": {"end": 1.0, "cfl": 0.5}}
+    given |= {
+        "probes": {"q": {"field": "u", "x": 3.0}},
+        "objective": {"J": "sum(q**2)"},
+        "gradient": {"of": ["initial.u"]},
+    }
+    with (
+        hs.Simulation(given) as sim,
+        pytest.raises(hs.InputError, match="receivers are not available yet with steps that"),
+    ):
+        sim.value_and_gradient()
