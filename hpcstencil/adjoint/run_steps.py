@@ -40,8 +40,9 @@ class RunSteps:
 
     @property
     def times(self) -> np.ndarray:
-        """The times before the first step and after each step."""
-        return np.array([self.time_of(step) for step in range(self.total + 1)])
+        """The times before the first step and after each step: float64 of shape (total + 1,)."""
+        starts = [steps.base_time + (steps.first + np.arange(steps.count)) * steps.dt for steps in self.ranges]
+        return np.concatenate([*starts, [self.end]])
 
     def time_of(self, step: int) -> float:
         """The time after a number of steps."""

@@ -97,9 +97,10 @@ def observed_of(problem: Problem, communicator: Communicator, held: Held) -> dic
 
     ``held`` are data from Python, by dotted key. Raises InputError, on all processes, if they do not fit.
     """
-    return agree(
-        communicator, lambda: problem.observed(held, steps_of(problem).times) if communicator.rank == 0 else {}
-    )
+    if problem.misfit is None:
+        return {}
+    times = steps_of(problem).times
+    return agree(communicator, lambda: problem.observed(held, times) if communicator.rank == 0 else {})
 
 
 def data_of(forward: Simulation, held: Held) -> dict[str, np.ndarray]:
