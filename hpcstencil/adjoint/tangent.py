@@ -92,7 +92,8 @@ def tangents_of(problem: Problem, expressed: Iterable[str], keys: Sequence[str])
         else:
             shared_trees = found[0].problem
             parameters = {**shared_trees.parameters, **member.parameters}
-            found.append(replace(found[0], problem=replace(shared_trees, parameters=parameters)))
+            own = replace(shared_trees, parameters=parameters, bounds=member.bounds)
+            found.append(replace(found[0], problem=own))
     return tuple(found)
 
 
@@ -170,7 +171,7 @@ def tangent_of(problem: Problem, expressed: Iterable[str], keys: Sequence[str]) 
         faces={**problem.faces, **places.added},
         diagnostics=dict.fromkeys((OBJECTIVE,), *objective.values()) if objective else {},
         objective=objective,
-        derived={} if misfit is None else {RECORDED: misfit.expressions},
+        derived={RECORDED: misfit.expressions} if misfit is not None and misfit.expressions else {},
         receivers={
             prefix + table: replace(each, field=prefix + each.field)
             for table, each in problem.summed_receivers.items()

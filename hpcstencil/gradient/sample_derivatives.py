@@ -7,7 +7,6 @@ kernels between them. So nothing depends on the decomposition.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from hpcstencil.adjoint.problem import SAMPLES_SEED, Adjoint
 from hpcstencil.backends.backend import Injection
 from hpcstencil.distributed.device_grid import Body
 from hpcstencil.distributed.halo import Fields
-from hpcstencil.gradient.samples import Samples
+from hpcstencil.gradient.samples import Samples, summed
 from hpcstencil.numerics.topology import Topology
 from hpcstencil.problem.receivers import Receivers
 from hpcstencil.simulation.simulation import Simulation
@@ -72,7 +71,7 @@ class SampleDerivatives(Samples):
         """Compute the `slopes`, from the derivatives of the objective with respect to the sums, in the order of `Misfit.sums`.
 
         `sums` has been called with these ``times``. Returns the derivatives with respect to numbers inside of the sums, by
-        name, equal on all processes. Collective.
+        name, equal on all processes; they may not be finite. Collective.
         """
         slopes, of_numbers = dict[str, np.ndarray](), dict[str, float]()
         if self.forward.communicator.rank == 0:
@@ -83,7 +82,7 @@ class SampleDerivatives(Samples):
             for name, trees in self.number_slopes.items():
                 parts = zip(self.misfit.sums, weights, trees, strict=True)
                 terms = [weight * self._at_samples(each, tree, times) for each, weight, tree in parts]
-                of_numbers[name] = math.fsum(term for each in terms for term in each.ravel().tolist())
+                of_numbers[name] = summed(np.concatenate([each.ravel() for each in terms]))
         self.values = {}
         self.slopes, of_numbers = self.forward.communicator.broadcast((slopes, of_numbers))
         return of_numbers

@@ -31,7 +31,7 @@ from hpcstencil.validation.errors import NumericsError
 class Samples:
     """The receivers of an objective on this process, of all tables of [probes] that it sums over.
 
-    ``forward`` is the simulation whose objective it is, and ``observed`` are the data on rank 0, float64 of shape (samples,
+    ``forward`` is the simulation that takes the run, and ``observed`` are the data on rank 0, float64 of shape (samples,
     receivers) by name. ``deriving``, a simulation on the same blocks, computes the expressions that receivers record: the
     entry RECORDED of its `Problem.derived`.
     """
@@ -132,7 +132,7 @@ class Samples:
                 if not np.isfinite(terms).all():
                     when = np.flatnonzero(~np.isfinite(terms).all(axis=1))[0] * self._stride(each)
                     broken = min(times[when], math.inf if broken is None else broken)
-                found[each.node.name] = math.fsum(terms.ravel().tolist()) if broken is None else math.nan
+                found[each.node.name] = summed(terms)
         found, broken = communicator.broadcast((found, broken))
         self.rows = []
         if broken is not None:
@@ -176,6 +176,16 @@ class Samples:
                 }
             )
             self.taken = 0
+
+
+def summed(terms: np.ndarray) -> float:
+    """The correctly rounded sum of float64 values; NaN if one of them is not finite, infinite if the sum is too large."""
+    if not np.isfinite(terms).all():
+        return math.nan
+    try:
+        return math.fsum(terms.ravel().tolist())
+    except OverflowError:
+        return math.inf
 
 
 def call_recorded(

@@ -583,14 +583,17 @@ class Sweep:
             of_cells = self.backward.derived[END]({**given, **filled}, parameters, time)
             self.free.add(filled)
         cotangents, series = self.without_series(dict(zip(trees, of_cells, strict=True)))
-        for key, tree in self.adjoint.direct_series.items():
-            own = float(numpy_evaluate.evaluate(tree, values=known))
-            if not math.isfinite(own):
+        of_series = {
+            key: float(numpy_evaluate.evaluate(tree, values=known)) for key, tree in self.adjoint.direct_series.items()
+        }
+        own = {one.key: direct[one.name] for one in self.numbers[0]} | of_series
+        for key, derivative in own.items():
+            if not math.isfinite(derivative):
                 raise NumericsError(
-                    f"gradient: expected a finite derivative of the objective with respect to {key}, but got {own} at t = "
-                    f"{time:g}; see whether the objective has a square root, a power or a quotient at 0"
+                    f"gradient: expected a finite derivative of the objective with respect to {key}, but got {derivative} at "
+                    f"t = {time:g}; see whether the objective has a square root, a power or a quotient at 0"
                 )
-            series[key] = series.get(key, 0.0) + own
+        series |= {key: series.get(key, 0.0) + derivative for key, derivative in of_series.items()}
         return Term(value, cotangents, direct, series)
 
     def at_extrema(self, slopes: Mapping[str, float], fields: Fields, time: float) -> Fields:

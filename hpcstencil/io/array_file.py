@@ -95,6 +95,14 @@ class ArrayFile:
 
         return read_whole(self.path, self.name)
 
+    def shape(self) -> tuple[int, ...]:
+        """Return the shape of the whole array, without reading an HDF5 or NumPy file from end to end. Raises as `whole`."""
+        if not self.name:
+            return (dark_pixels(self.path) if self.kind == IMAGE else mapped(self.path)).shape
+        from hpcstencil.io.file_read import read_shape
+
+        return read_shape(self.path, self.name)
+
     def recorded(self, axes: Sequence[str]) -> dict[str, np.ndarray]:
         """Return the times ("time") of samples that a run recorded, and the places of its receivers along the ``axes``.
 
@@ -156,6 +164,10 @@ class ArrayInMemory:
                 "with numpy.save and name that file"
             )
         return self.values
+
+    def shape(self) -> tuple[int, ...]:
+        """Return the shape of the array. Raises InputError if it is not available."""
+        return self.whole().shape
 
     def recorded(self, axes: Sequence[str]) -> dict[str, np.ndarray]:
         """Return nothing, see `ArrayFile.recorded`."""

@@ -187,6 +187,12 @@ def read_whole(path: Path, name: str) -> np.ndarray:
         return np.asarray(numbers(path, file, name)[()])
 
 
+def read_shape(path: Path, name: str) -> tuple[int, ...]:
+    """Read the shape of the dataset ``name``. Raises as `read_whole`."""
+    with open_for_reading(path) as file:
+        return tuple(numbers(path, file, name).shape)
+
+
 def read_recorded(path: Path, table: str, axes: Sequence[str]) -> dict[str, np.ndarray]:
     """Read the times ("time") at which a table of [probes] was recorded, and the places of its receivers along the ``axes``.
 

@@ -34,7 +34,7 @@ from hpcstencil.symbolic.expressions import (
     substitute,
     walk,
 )
-from hpcstencil.symbolic.staggering import Layout, described
+from hpcstencil.symbolic.staggering import Layout, described, home
 from hpcstencil.validation.errors import InputError
 from hpcstencil.validation.messages import at, listing, shown
 
@@ -206,9 +206,9 @@ def observed(
     """Read the data for the receivers of a ``table``: float64 arrays of shape (samples, receivers), by name.
 
     ``times`` are those of the samples, ``dt`` is the size of a step, and ``places`` are those of the receivers, of shape
-    (receivers, axes). ``held`` are arrays
-    from Python, by dotted key. Raises InputError if a file is missing, or an array has another shape or values that are not
-    finite, or was recorded at other times or places; EnvironmentProblem if a file cannot be read.
+    (receivers, axes). ``held`` are arrays from Python, by dotted key. Raises InputError if a file is missing, or an array has
+    another shape or values that are not finite, or was recorded at other times or places; EnvironmentProblem if a file cannot
+    be read.
     """
     found, shape = {}, (len(times), len(places))
     for name in (name for name, of in misfit.data.items() if of == table):
@@ -255,9 +255,10 @@ def read_on_grid(
             try:
                 found[name] = held.get(key, file).read(ranges, layout.shape(field))
             except InputError as error:
-                place = layout.positions.get(field)
-                where = "" if place is None else f"; it is compared with values {described(place)}"
-                raise InputError(f"{key}: {error}{where}") from None
+                where = (
+                    f", used {described(home(field, layout.positions, config.grid.ndim))}" if layout.positions else ""
+                )
+                raise InputError(f"{key}{where}: {error}") from None
     return found
 
 

@@ -48,9 +48,9 @@ def content_of(config: Config, key: str, array: ArrayFile | ArrayInMemory) -> Ar
     try:
         shape = config.grid.shape
         if samples:
-            shape = array.whole().shape
+            shape = array.shape()
         elif data:
-            own = array.whole().shape[-len(shape) :]
+            own = array.shape()[-len(shape) :]
             shape = own if on_faces(own, shape) else shape
             if config.ensemble:
                 return _of_members(array, config, shape)

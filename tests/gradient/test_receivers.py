@@ -519,3 +519,14 @@ def test_steps_that_follow_the_solution_are_refused():
         pytest.raises(hs.InputError, match="receivers are not available yet with steps that"),
     ):
         sim.value_and_gradient()
+
+
+@pytest.mark.parametrize(
+    "text", ["sum(cable*sqrt(D - 0.02))", "sum(cable**2*sqrt(D - 0.02))", "sqrt(D - 0.02)*mean(u)"]
+)
+def test_an_infinite_derivative_with_respect_to_a_number_is_an_error(text):
+    """Of a finite value. Samples of both signs would have infinite derivatives of both signs."""
+    given = tables({"J": text}, equation={**tables({})["equation"], "D": 0.02})
+    sentence = "expected a finite derivative of the objective with respect to equation.D"
+    with hs.Simulation(given) as sim, pytest.raises(hs.NumericsError, match=sentence):
+        sim.value_and_gradient()
