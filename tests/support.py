@@ -73,6 +73,7 @@ def simulation_of(
 ) -> Simulation:
     """The problem on ``devices`` local devices of each process (default: this process alone)."""
     communicator = communicator or OneProcess()
+    assert len(jax.local_devices()) >= devices, "this process has fewer devices, and would compute something else"
     decomposed = Decomposed.of(problem, communicator.size, devices)
     given = problem.config.decomposition.steps_per_exchange
     every = steps_between_exchanges(problem, decomposed.topology) if isinstance(given, str) else given

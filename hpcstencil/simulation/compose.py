@@ -27,7 +27,6 @@ def compose(prepared: Prepared, communicator: Communicator, devices: Sequence[An
     """Compose the simulation of this process on its ``devices``, without compiling steps. Collective."""
     problem, plan, lowered = prepared.problem, prepared.plan, prepared.lowered
     topology = plan.topology_of(communicator.rank)
-    assert len(devices) == topology.device_count, (devices, topology)
     places = problem.discretization.radius(problem.differentiated(), coordinates=True)
     on_devices = Devices(topology, tuple(devices))
     own = None if communicator.mpi is None else communicator.mpi.Clone()

@@ -56,7 +56,7 @@ def test_the_objective_is_0_for_the_run_that_recorded_the_data(tmp_path):
 @pytest.mark.parametrize(("text", "data", "sentence"), [
     ("integral((u - d)**2)", DATA["h"], r"objective.data.d, used on x faces: expected .*\(13, 10\), but got \(12, 10\)"),
     ("integral((h - d)**2)", DATA["u"], r"expected .*\(12, 10\), but got \(13, 10\)"),
-    ("integral((d - e)**2) + integral(u*d) + mean(h*e)", DATA["u"], "data.e: used with values at cell centres and with values on x"),
+    ("integral((d - e)**2) + integral(u*d) + mean(h*e)", DATA["u"], "data.e: used with values at cell centres and with"),
     ("integral(u*d) + mean(h*d)", DATA["u"], "data.d: used with values on x faces and with values at cell centres; give each"),
     ("integral((h - mean_x(d))**2)", DATA["u"], "operators on data are not available yet for equations with fields on faces"),
 ])  # fmt: skip
