@@ -434,9 +434,7 @@ def adjoint_of(problem: Problem, expressed: Iterable[str], verified: bool = Fals
     trees, end, *parts = _with_shared_parts(trees, end, *by_group.values(), *two_step.values())
     by_group = dict(zip(by_group, parts, strict=False))
     two_step = dict(zip(two_step, parts[len(by_group) :], strict=True))
-    of_samples = {
-        name.removeprefix(SAMPLES_SEED): tree for name, tree in recorded.items() if not isinstance(tree, Field)
-    }
+    of_samples = {table: recorded[SAMPLES_SEED + table] for table in (() if misfit is None else misfit.expressions)}
     extrema = {SEED + str(n): operands[SEED + str(n)] for n, part in enumerate(reductions) if part.kind in EXTREME}
     derived = {
         REMEMBERED: remembered, START: start, SAMPLED: sampled, RECORDED: of_samples, EXTREMA: extrema, PRODUCTS: products,

@@ -17,7 +17,6 @@ from hpcstencil.gradient.recording import recorded
 from hpcstencil.gradient.sample_derivatives import SampleDerivatives
 from hpcstencil.gradient.stored_states import WHAT, OnDisk, beside
 from hpcstencil.gradient.sweep import Sweep
-from hpcstencil.problem.misfit import read_on_grid
 from hpcstencil.problem.problem import Problem
 from hpcstencil.runtime.communicator import Communicator, agree
 from hpcstencil.simulation.prepared import Decomposed
@@ -109,7 +108,7 @@ def data_of(forward: Simulation, held: Held) -> dict[str, np.ndarray]:
     Raises InputError, on this process alone.
     """
     problem, blocks = forward.problem, dict[str, np.ndarray]()
-    for name, block in read_on_grid(problem.config, problem.misfit, problem.layout, forward.ranges, held).items():
+    for name, block in problem.data_on_grid(forward.ranges, held).items():
         if not np.isfinite(block).all():
             key = at("objective", "data", name)
             raise InputError(f"{key}: expected finite numbers, but some are not; correct them")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Self
@@ -186,22 +186,3 @@ def summed(terms: np.ndarray) -> float:
         return math.fsum(terms.ravel().tolist())
     except OverflowError:
         return math.inf
-
-
-def call_recorded(
-    call: Callable[[StepRange], Fields], run: RunSteps, first: int, last: int, recorder: Samples | None
-) -> tuple[Fields, int]:
-    """Take steps of a run from number ``first`` on, up to ``last`` at most, by one ``call`` of compiled code.
-
-    Returns the fields after them, and the number of the next step. If there is a ``recorder``, the call ends where that must
-    see the fields.
-    """
-    if recorder is None:
-        steps = next(run.between(first, last))
-        return call(steps), first + int(steps.count)
-    steps = next(run.between(first, min(last, first + recorder.most(first))))
-    with recorder.recording(first, steps):
-        fields = call(steps)
-    after = first + int(steps.count)
-    recorder.after(fields, first, after, run.time_of(after))
-    return fields, after

@@ -39,8 +39,9 @@ from hpcstencil.backends.backend import Injection, Reductions
 from hpcstencil.distributed.device_grid import Body
 from hpcstencil.distributed.halo import Fields
 from hpcstencil.gradient.derivative_sums import largest_of, reductions_of, sums_of
+from hpcstencil.gradient.forward_run import call_recorded, to_end
 from hpcstencil.gradient.sample_derivatives import SampleDerivatives
-from hpcstencil.gradient.samples import Samples, call_recorded
+from hpcstencil.gradient.samples import Samples
 from hpcstencil.gradient.stage_sums import StageSums
 from hpcstencil.gradient.stored_states import InMemory, OnDisk, States
 from hpcstencil.gradient.sweep_hooks import NO_HOOKS, UNLIMITED, SweepHooks, SweepPosition
@@ -422,16 +423,12 @@ class Sweep:
 
     def value(self, fields: Fields) -> float:
         """Return the objective for a run that begins with ``fields`` at t = 0. Collective. The fields are kept."""
-        values, done = list[float](), 0
+
+        def term(fields: Fields, step: int, sums: Mapping[str, float]) -> float:
+            return float(self.reduced(fields, step, sums)[OBJECTIVE])
+
         fields = self.copied(self.forward.begun(fields, self.first_slopes))
-        if self.samples is not None:
-            self.samples.begin(fields, self.forward.problem.parameters)
-        for step in sorted({*self.reduced_at, self.steps}):
-            fields, done = self.taken(fields, done, step, Beside(recorder=self.samples)), step
-            if step in self.reduced_at:
-                sums = {} if self.samples is None else self.samples.sums(self.record_times)
-                values.append(float(self.reduced(fields, step, sums)[OBJECTIVE]))
-        return math.fsum(values)
+        return to_end(self.forward, self.run, fields, self.samples, term)[1]
 
     def taken(self, fields: Fields, first: int, last: int, beside: Beside = NOTHING) -> Fields:
         """Return the fields after the steps from ``first`` to ``last``. The given fields are overwritten."""

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import jax
@@ -13,13 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from hpcstencil.adjoint.problem import OBJECTIVE, TANGENT
-from hpcstencil.adjoint.run_steps import RunSteps, added_at
+from hpcstencil.adjoint.run_steps import RunSteps
 from hpcstencil.adjoint.tangent import Tangent
 from hpcstencil.distributed.device_grid import Body
 from hpcstencil.distributed.halo import Fields
-from hpcstencil.gradient.samples import Samples, call_recorded
+from hpcstencil.gradient.forward_run import to_end
+from hpcstencil.gradient.samples import Samples
 from hpcstencil.numerics.integrators import MEMORY
-from hpcstencil.numerics.schedule import StepRange
 from hpcstencil.runtime.communicator import agree
 from hpcstencil.simulation.diagnostics import Diagnostics
 from hpcstencil.simulation.initial_state import at_walls
@@ -97,24 +95,10 @@ class TangentRun:
 
         Returns (the fields at its end, the derivative of the objective along the direction). The latter is 0 without one.
         """
-        problem, samples, terms, done = self.simulation.problem, self.samples, list[float](), 0
-        adding = added_at(problem, self.steps) if problem.objective else ()
-        if samples is not None:
-            samples.begin(fields, problem.parameters)
-        for step in sorted({*adding, self.steps.total}):
-            while done < step:
-                fields, done = call_recorded(partial(self._advanced, fields), self.steps, done, step, samples)
-            if step in adding:
-                terms.append(self._term(fields, step))
-        return fields, math.fsum(terms)
+        return to_end(self.simulation, self.steps, fields, self.samples, self._term)
 
-    def _advanced(self, fields: Fields, steps: StepRange) -> Fields:
-        """The fields after some steps. The given fields are overwritten."""
-        return jax.block_until_ready(self.simulation.advance(fields, steps))
-
-    def _term(self, fields: Fields, step: int) -> float:
-        """The derivative of what these fields, after a number of steps, add to the objective. Collective."""
+    def _term(self, fields: Fields, step: int, sums: Mapping[str, float]) -> float:
+        """The derivative of what these fields, after a number of steps, add to the objective; see `to_end`. Collective."""
         simulation, problem = self.simulation, self.simulation.problem
-        sums = {} if self.samples is None else self.samples.sums(self.samples.times(self.steps))
         diagnostics = Diagnostics(problem.diagnostics, simulation.diagnosed, {**problem.parameters, **sums})
         return float(diagnostics.evaluate({**fields, **self.data}, self.steps.time_of(step))[OBJECTIVE])

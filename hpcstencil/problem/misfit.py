@@ -178,12 +178,11 @@ def _names_in(tree: Node, names: Mapping[Node, str]) -> list[str]:
 
 def _check_operand(config: Config, operand: Node, known: set[Node], key: str, text: str) -> None:
     """Raise InputError unless the operand of a sum has nothing but ``known`` samples and data, the time and numbers."""
-    strange = [
-        part
-        for part in walk(operand)
-        if not isinstance(part, Constant | Pointwise | Time | Parameter) and part not in known
-    ]
-    strange += [Parameter(name) for name in config.probes if Parameter(name) in walk(operand)]
+
+    def is_number(part: Node) -> bool:
+        return isinstance(part, Constant | Time) or (isinstance(part, Parameter) and part.name not in config.probes)
+
+    strange = [part for part in walk(operand) if not (isinstance(part, Pointwise) or is_number(part) or part in known)]
     if strange:
         advice = "change it"
         for name in config.probes:

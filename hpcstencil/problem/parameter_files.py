@@ -51,7 +51,7 @@ def content_of(config: Config, key: str, array: ArrayFile | ArrayInMemory) -> Ar
             shape = array.shape()
         elif data:
             own = array.shape()[-len(shape) :]
-            shape = own if on_faces(own, shape) else shape
+            shape = own if _on_faces(own, shape) else shape
             if config.ensemble:
                 return _of_members(array, config, shape)
         return series_in(array) if key in series_files(config) else scanned(array, shape)
@@ -59,7 +59,7 @@ def content_of(config: Config, key: str, array: ArrayFile | ArrayInMemory) -> Ar
         raise InputError(f"{key}: {error}") from None
 
 
-def on_faces(own: Sequence[int], shape: Sequence[int]) -> bool:
+def _on_faces(own: Sequence[int], shape: Sequence[int]) -> bool:
     """Whether an array of the shape ``own`` may hold values on the faces of a grid of this ``shape``; `read_on_grid` knows."""
     return len(own) == len(shape) and all(0 <= a - n <= 1 for a, n in zip(own, shape, strict=True))
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -16,8 +16,9 @@ from hpcstencil.io.array_file import ArrayContents, ArrayFile, ArrayInMemory, Ar
 from hpcstencil.numerics.finite_differences import is_large
 from hpcstencil.numerics.integrators import ERROR, MEMORY, NEW, Method
 from hpcstencil.numerics.schedule import Schedule
+from hpcstencil.numerics.topology import Range
 from hpcstencil.problem.linear_damping import damped
-from hpcstencil.problem.misfit import Misfit, observed
+from hpcstencil.problem.misfit import Misfit, observed, read_on_grid
 from hpcstencil.problem.parameter_files import Blocks
 from hpcstencil.problem.receivers import Receivers
 from hpcstencil.problem.solid_mask import Mask
@@ -59,7 +60,7 @@ class Problem:
                         have the dtype of the run, and the member axis of an ensemble last
     ``damping``         fastest damping rate of the absorbing layers, in 1/time
     ``measured``        fields, and trees of fields, on whose largest magnitudes the stable step depends, by name
-    ``positions``       positions of the fields that do not live at cell centres
+    ``positions``       positions of the fields, and of the objective's data, that do not live at cell centres
     ``members``         the problem of each member of an ensemble, else empty
     ``mask``            the solid cells, or None
     ``receivers``       the receivers of each table of [probes], by name
@@ -127,6 +128,12 @@ class Problem:
             found |= observed(self.config, self.misfit, table, times, dt, receivers.places, held)
         return found
 
+    def data_on_grid(
+        self, ranges: Sequence[Range], held: Mapping[str, ArrayInMemory | ArrayOfMember]
+    ) -> dict[str, np.ndarray]:
+        """Read a block of the objective's data that are not those of ``misfit``, see `misfit.read_on_grid`."""
+        return read_on_grid(self.config, self.misfit, replace(self.layout, positions=self.positions), ranges, held)
+
     @property
     def listed(self) -> frozenset[str]:
         """The parameters in which the members of an ensemble differ."""
@@ -149,8 +156,8 @@ class Problem:
     @property
     def layout(self) -> Layout:
         """The layout of the fields in files, given by the grid, the positions of the fields, and the ensemble."""
-        config = self.config
-        return Layout(config.grid, self.positions, config.boundary.periodic, config.ensemble)
+        config, positions = self.config, {name: self.positions[name] for name in self.fields if name in self.positions}
+        return Layout(config.grid, positions, config.boundary.periodic, config.ensemble)
 
     @property
     def copies(self) -> int:

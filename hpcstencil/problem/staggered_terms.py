@@ -205,18 +205,24 @@ def positions_of_data(
     """
     if not positions:
         return {}
-    parts = [(key, part) for key, tree in trees.items() for part in walk(tree) if isinstance(part, Reduction)]
+    uses = list[tuple[list[str], Position | None]]()  # the data in a reduction, and the position of its fields
+    for key, tree in trees.items():
+        for part in walk(tree):
+            if isinstance(part, Reduction):
+                inside = {*walk(part.operand)}
+                used = [name for name, each in data.items() if each in inside]
+                for name in used:
+                    _refuse_operators(part.operand, name, data[name], at("objective", key))
+                others = substitute(part.operand, lambda each: ZERO if each in data.values() else None)
+                uses.append((used, position_of(others, positions, ndim)))
     found = dict[str, Position]()
     for _ in data:  # data that are used with other data alone live where these do
-        for key, part in parts:
-            inside = {*walk(part.operand)}
-            used = [name for name, each in data.items() if each in inside]
-            others = substitute(part.operand, lambda each: ZERO if each in data.values() else None)
-            known = [position_of(others, positions, ndim), *(found.get(name) for name in used)]
-            place = next((each for each in known if each is not None), None)
+        for used, of_fields in uses:
+            place = next((each for each in (of_fields, *map(found.get, used)) if each is not None), None)
+            if place is None:
+                continue
             for name in used:
-                _refuse_operators(part.operand, name, data[name], at("objective", key))
-                if place is not None and found.setdefault(name, place) != place:
+                if found.setdefault(name, place) != place:
                     raise InputError(
                         f"{at('objective', 'data', name)}: used with values {described(found[name])} and with values "
                         f"{described(place)}; give each data of its own"

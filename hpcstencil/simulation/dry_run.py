@@ -22,7 +22,6 @@ from hpcstencil.config.streams import StreamConfig
 from hpcstencil.numerics.finite_differences import Weights
 from hpcstencil.numerics.schedule import ROUND
 from hpcstencil.numerics.topology import Topology
-from hpcstencil.problem.misfit import read_on_grid
 from hpcstencil.problem.parameter_files import key_of
 from hpcstencil.problem.problem import Problem
 from hpcstencil.problem.solid_mask import ALL_SOLID, solid_in_file
@@ -121,9 +120,9 @@ def _gradient(problem: Problem, topology: Topology, kernel: str) -> list[str]:
             *_fit(problem, adjoint, topology),
         ]
     for member, one in enumerate(runs):
-        data, config = data_of_member(problem, {}, member), one.config
+        data = data_of_member(problem, {}, member)
         one.observed(data, steps_of(one).times)  # refuses data that do not fit
-        read_on_grid(config, one.misfit, one.layout, [(0, 1)] * config.grid.ndim, data)
+        one.data_on_grid([(0, 1)] * one.config.grid.ndim, data)
     injected = injects(adjoint, topology, kernel)
     at_once = steps_at_once(adjoint, topology, kernel, injected)
     plans = [plan_of(adjoint, topology, at_once, injected, steps_of(one)) for one in runs]
