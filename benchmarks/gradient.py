@@ -72,6 +72,9 @@ CASES["tables"] = {
 CASES["slope"] = {
     **CASES["model"], "objective": {"J": "sum(of_p**2)"}, "probes": {"of_p": {"expression": "dx(p)"}},
 }  # fmt: skip
+CASES["solid"] = {
+    **CASES["receivers"], "mask": {"solid": "(x - {m})**2 + (y - {m})**2 + (z - {m})**2 < ({m}/4)**2"},
+}  # fmt: skip
 RECEIVERS = 100
 SMALL = 48
 CASES["initial"] = {**CASES["wave"], "gradient": {"of": ["initial.u"]}}
@@ -88,6 +91,7 @@ SAID = {
     "receivers": f"acoustic, c, {RECEIVERS} receivers of p",
     "tables": f"acoustic, c, {RECEIVERS} receivers of p and of q",
     "slope": f"acoustic, c, {RECEIVERS} receivers of dx(p)",
+    "solid": f"acoustic beside a solid sphere, c, {RECEIVERS} receivers of p",
 }
 
 
@@ -98,7 +102,9 @@ def tables(case: str, cells: int, steps: int, states: int) -> dict[str, Any]:
     given = CASES[case]
     made = {key: dict(value) for key, value in given.items() if key != "dt"}
     made["grid"] = {"shape": [cells] * 3}
-    made["initial"] = {name: text.format(m=cells / 2) for name, text in made["initial"].items()}
+    for table in ("initial", "mask"):
+        if table in made:
+            made[table] = {name: text.format(m=cells / 2) for name, text in made[table].items()}
     made["time"] = {"dt": given["dt"], "end": given["dt"] * steps}
     if "equation.c" in made["gradient"]["of"]:
         made["equation"]["c"] = np.linspace(0.8, 1.0, cells)[:, None, None] * np.ones((cells, cells, cells))

@@ -331,8 +331,7 @@ def _recorded(
     found = {}
     for table in misfit.tables:
         key, field = probe_key(table), config.probes[table].field
-        tree: Node = derived[key]["expression"] if field is None else Field(field)
-        found[table] = masked_derived(mask, {"expression": tree}, key)["expression"]
+        found[table] = masked_derived(mask, derived[key], key)["expression"] if field is None else Field(field)
     return found
 
 

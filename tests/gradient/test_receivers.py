@@ -264,6 +264,7 @@ TOGETHER = {
         10,
     ),
     "boundary": ({"boundary": {"x": {"dirichlet": "0.1*t"}}}, 1),
+    "solid": ({"mask": {"solid": "(x - 0.7)**2 + (y - 0.5)**2 < 0.04"}}, 4),
 }
 
 

@@ -216,6 +216,7 @@ def test_functions_of_sums_over_several_tables_of_receivers(communicator, kernel
         "grid": {"shape": [36, 20], "upper": [16.0, 9.0]},
         "equation": {"name": "custom", "D": 0.2, "rhs": {"u": "D*laplacian(u) - u*v", "v": "0.1*dx(u) - v**2"}},
         "initial": {"u": "1 + 0.1*x", "v": "cos(y)"},
+        "mask": {"solid": "abs(x - 8) < 1"},
         "probes": {
             "left": {"field": "u", "x": [2.0, 6.2], "y": 3.0, "every_steps": 2},
             "right": {**recorded, "x": [9.6, 12.0, 14.3], "y": [1.0, 4.4, 8.8], "every_steps": 3},
@@ -224,8 +225,6 @@ def test_functions_of_sums_over_several_tables_of_receivers(communicator, kernel
         "objective": {"J": "sum(left**2)/sqrt(sum(right**2*(1 + t))) + min(v - u)*max(u*v)*sum(right)"},
         "gradient": {"of": ["equation.D", "initial.u"]},
     }
-    if kernel == "shift":  # native code adds nothing around receivers beside solid cells
-        given["mask"] = {"solid": "abs(x - 8) < 1"}
     value, numbers, whole = from_rank_0(communicator, lambda: found(sweep_of(given, kernel=kernel), 9))
     sweep = sweep_of(given, communicator, kernel=kernel)
     assert sweep.injected == (kernel == "native")

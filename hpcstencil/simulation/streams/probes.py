@@ -214,9 +214,9 @@ def weights_of(
     """Return the weights of the cells around this process's receivers, laid out as in `ReceiverCells.own_weights`.
 
     ``receivers`` are those of ``part``, by table of [probes].
-    With a mask they are divided by their sum over fluid cells, as in `at`; fields are 0 in solid cells. All processes call
-    this together. Raises InputError, on all of them, if a receiver lies among solid cells, or if the
-    solid cells of an ensemble's members differ.
+    With a mask those of solid cells are 0, and the others are divided by their sum, as in `at`. All processes call this
+    together. Raises InputError, on all of them, if a receiver lies among solid cells, or if the solid cells of an ensemble's
+    members differ.
     """
     weights = part.own_weights()
     if simulation.problem.mask is None:
@@ -243,4 +243,9 @@ def weights_of(
                 )
 
     agree(simulation.communicator, check)
-    return [each / found[:, None, None] for each, found in zip(weights, fluid, strict=True)]
+    ends = np.cumsum([each.size for each in weights])
+    inside = np.split(record[0], ends)  # then cells for receivers of other processes
+    return [
+        each * cells.reshape(each.shape) / found[:, None, None]
+        for each, cells, found in zip(weights, inside, fluid, strict=False)
+    ]
