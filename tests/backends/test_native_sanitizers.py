@@ -189,7 +189,7 @@ def built(text, sanitizer, place):
     source, made, empty = place / "program.cpp", place / "program", place / "empty.cpp"
     source.write_text(text)
     empty.write_text("int main() {}")
-    flags = ("-std=c++17", "-O1", "-march=native", "-ffp-contract=off", "-pthread", "-w", f"-fsanitize={sanitizer}")
+    flags = ("-std=c++17", "-march=native", "-ffp-contract=off", "-pthread", "-w", f"-fsanitize={sanitizer}")
     options = [option for option in (SANITIZERS[sanitizer],) if option]
     command = [*compiler(), *flags, *options, f"-I{SOURCES}", "-o", str(made)]
     if subprocess.run([*command, str(empty)], capture_output=True).returncode:
