@@ -97,6 +97,23 @@ def test_native_code_reduces_fields_as_numpy_does(shape, precision, kind, monkey
         assert steps_in_place(simulation)
 
 
+@pytest.mark.parametrize("largest", (1e300, 1e308, 1e-300))
+def test_sums_of_the_largest_and_smallest_numbers(largest):
+    problem = problem_of(
+        grid={"shape": [40, 37]},
+        equation={"name": "heat"},
+        numerics={"precision": "float64"},
+        diagnostics={"field": "mean(u)", "expression": "mean(0.5*u)"},
+    )
+    block = np.cos(np.arange(40 * 37.0)).reshape(40, 37) * largest
+    simulation = simulation_of(problem)
+    fields = simulation.put({"u": block})
+    for reductions, operand, factor in ((simulation.extremes, 0, 1.0), (simulation.diagnosed, 1, 0.5)):
+        low, high, _ = reductions.extremes(fields, problem.parameters, 0.0)
+        found = reductions.sums(fields, problem.parameters, 0.0, np.maximum(np.abs(low), np.abs(high)))
+        assert found[operand] == math.fsum((factor * block).ravel().tolist())
+
+
 @pytest.mark.parametrize("sign", (1, -1))
 def test_a_sum_beyond_all_numbers_is_infinite(sign):
     problem = problem_of(

@@ -48,6 +48,15 @@ def bits_per_part(cells: int) -> int:
     return 62 - math.ceil(math.log2(max(cells, 2)))
 
 
+def scales_of(exponents: np.ndarray | int) -> np.ndarray:
+    """Return two factors with the product 2^-exponent each: float64 of shape (2, ...).
+
+    For the largest exponents the product itself is below the least normal number, which XLA takes as 0.
+    """
+    half = np.asarray(exponents) // 2
+    return np.ldexp(1.0, -np.stack([half, exponents - half]))
+
+
 def exact_sum(parts: np.ndarray, exponent: int, bits: int) -> float:
     """Return 2^exponent Σ_j parts_j 2^(-j bits), computed exactly and rounded once to float64.
 
@@ -68,7 +77,7 @@ def integer_parts(values: np.ndarray, exponent: int, bits: int) -> np.ndarray:
     The parts of several arrays may be added. ``bits`` are those of `bits_per_part` for all values together.
     """
     few = 1 << max(0, 53 - bits)  # numbers whose sum is exact in float64, in any order
-    scale = math.ldexp(1.0, -exponent)
+    scale, rest_scale = scales_of(exponent)
     totals, cells = np.zeros(PARTS, np.int64), values.reshape(-1)
     room = np.empty((2, min(len(cells), CELLS_IN_NUMPY)))
     for first in range(0, len(cells), CELLS_IN_NUMPY):
@@ -76,6 +85,7 @@ def integer_parts(values: np.ndarray, exponent: int, bits: int) -> np.ndarray:
         rest, whole = room[:, : len(some)]
         with np.errstate(invalid="ignore"):  # values that are not finite, whose sum is not used
             np.multiply(some, scale, out=rest, dtype=np.float64)
+            rest *= rest_scale
             for j in range(PARTS):
                 rest *= 2.0**bits
                 np.rint(rest, out=whole)
@@ -197,7 +207,7 @@ def compiled_sums(trees: CompiledTrees, bits: int) -> Callable[..., Any]:
     """Return the function (fields, parameters, time, scales) -> integer parts q of the sum of each tree.
 
     The sums are over the devices of this process: int64 of shape (trees, PARTS), with a trailing member axis in an
-    ensemble. ``scales`` holds 2^-e of each tree: float64 of shape (trees,) or (trees, members).
+    ensemble. ``scales`` are `scales_of` the exponents e of the trees: float64 of shape (2, trees) or (2, trees, members).
     """
     device_grid = trees.device_grid
 
@@ -207,7 +217,7 @@ def compiled_sums(trees: CompiledTrees, bits: int) -> Callable[..., Any]:
         def of_rows(values: list[jax.Array], owned: jax.Array) -> Any:
             totals = []
             for i, v in enumerate(values):
-                rest, parts = jnp.where(owned, v, 0).astype(jnp.float64) * scales[i], []
+                rest, parts = jnp.where(owned, v, 0).astype(jnp.float64) * scales[0][i] * scales[1][i], []
                 for _ in range(PARTS):
                     rest = rest * 2.0**bits
                     whole = jnp.rint(rest)
@@ -391,7 +401,7 @@ def _bounds(communicator: Communicator, high: np.ndarray, low: np.ndarray) -> tu
 
 def _exponents(largest: np.ndarray) -> np.ndarray:
     """Return the exponents of 2 with which sums of values up to these magnitudes are split into integers."""
-    return np.clip(np.where(np.isfinite(largest), np.frexp(largest)[1], 0), -1000, 1000)
+    return np.clip(np.where(np.isfinite(largest), np.frexp(largest)[1], 0), -1000, 1024)
 
 
 @dataclass(frozen=True)
@@ -518,7 +528,7 @@ class Reductions:
         apart = (*self.reduced, *self.valued)
         parts = {tree: self.reducer.parts(tree, fields, int(exponents[tree])) for tree in apart}
         if self.compiled:
-            scales = np.ldexp(1.0, -np.array([exponents[tree] for tree in self.compiled]))
+            scales = scales_of(np.array([exponents[tree] for tree in self.compiled]))
             found = self.device_grid.first(self.run_sums(fields, parameters, time, scales))
             parts |= zip(self.compiled, np.asarray(found, np.int64), strict=True)
         totals = self._totals([parts[tree] for tree in self.trees])
