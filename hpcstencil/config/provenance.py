@@ -55,7 +55,8 @@ def to_tables(config: Config) -> dict[str, Any]:
         "fit": _table(config.fit) if config.fit else {},
         "verify": _table(config.verify),
     }
-    return {name: _without_nothing(value) for name, value in tables.items() if value != {}}
+    found: dict[str, Any] = _without_nothing(tables)
+    return found
 
 
 def _table(settings: object) -> dict[str, Any]:
