@@ -32,7 +32,8 @@ extern "C" void set_field_sums(FieldSums* sums, FieldSums* instead_of) {
 
 constexpr long MANTISSA = SINGLE ? 23 : 52;
 constexpr long UNITS = 51;  // a value below 2^exponent is less than 2^UNITS of the first unit, 2^(exponent - UNITS)
-constexpr int FEW_UNITS = SINGLE ? 1 : 2;  // which take up most values
+constexpr int FEW_UNITS = SINGLE ? 1 : 2;       // which take up most values
+constexpr int HELD_UNITS = FEW_UNITS + 2;       // in single precision they take up all values if the exponent is 0
 constexpr long MOST_UNITS = SINGLE ? 6 : 40;
 constexpr long QUICKEST = SINGLE ? 150 : 900;  // the largest exponent for which all units are numbers of this precision
 typedef std::conditional<SINGLE, uint32_t, uint64_t>::type word;
@@ -47,24 +48,26 @@ static word bits_of_power(long n) {
 //
 // Adding 1.5 2^(exponent + 1) in double precision to a value below 2^exponent leaves its multiple of the first unit in
 // the last bits of the sum, ready to be added as an integer. What remains of the value is added in the second unit,
-// 2^UNITS times smaller than the first, and so on. Rows with small values need more units than others. Only rows with
-// values that are too large, or close to the least positive number, are added cell by cell.
+// 2^UNITS times smaller than the first, and so on. Rows with small values need more units than others: a row is added
+// with as many as the one before needed, and once more if they were too few. Only rows with values that are too large,
+// or close to the least positive number, are added cell by cell.
 struct CellSums {
     typedef word words __attribute__((vector_size(VECTOR)));
 
-    long exponent = 0, held = 0, broken = 0;
-    int units = FEW_UNITS;  // with which rows are added
-    double shift[FEW_UNITS + 1] = {};
-    word limit = 0, least[FEW_UNITS + 1] = {};  // values from least[n] on need units 0 .. n only
+    long exponent = 0, broken = 0;
+    int units = FEW_UNITS;  // with which the next row is added
+    double shift[HELD_UNITS] = {};
+    word limit = 0, least[HELD_UNITS] = {};  // values from least[n] on need units 0 .. n only
     bool quick = false;
     vec most = vec{} - real(__builtin_inf()), fewest = vec{} + real(__builtin_inf());
-    integers sum[FEW_UNITS + 1] = {};
+    integers sum[HELD_UNITS] = {};
+    long held[HELD_UNITS] = {};  // the cells in each sum
     double high = -__builtin_inf(), low = -__builtin_inf();
     ExactSum exact;
 
     void begin(const FieldSum& wanted) {
         exponent = wanted.exponent;
-        for (int n = 0; n <= FEW_UNITS; n++) {
+        for (int n = 0; n < HELD_UNITS; n++) {
             shift[n] = shift_of(n);
             least[n] = bits_of_power(max(exponent - (n + 1) * UNITS, 1 - QUICKEST) + MANTISSA);
         }
@@ -74,13 +77,14 @@ struct CellSums {
     double shift_of(long unit) const { return __builtin_ldexp(1.5, exponent + 1 - unit * UNITS); }
 
     void add_row(const real* v, long n) {
-        for (long x = 0; x < n; x += 1024)
-            if (units == FEW_UNITS) add_some<FEW_UNITS>(v + x, min(1024, n - x));
-            else add_some<FEW_UNITS + 1>(v + x, min(1024, n - x));
+        for (long x = 0; x < n; x += 1024) add_some<FEW_UNITS>(v + x, min(1024, n - x));
     }
 
+    // Adds some cells with N units, or more if ``units`` says so.
     template <int N>
     void add_some(const real* v, long n) {
+        if constexpr (N < HELD_UNITS)
+            if (units > N) return add_some<N + 1>(v, n);
         long whole = quick ? n - n % LANES : 0;
         words smallest = words{} - 1, largest = {};
         integers made[N] = {};
@@ -92,12 +96,12 @@ struct CellSums {
             add_units(here, N, shift, made);
         }
         if (whole && all_fit(smallest, largest, least[N - 1])) {
-            for (int k = 0; k < N; k++) sum[k] += made[k];
-            held += whole;
-            if (held > 1024) flush();
+            for (int k = 0; k < N; k++) sum[k] += made[k], held[k] += whole;
+            if (held[0] > 1024) flush();
+            if (N > FEW_UNITS && all_fit(smallest, largest, least[max(N - 2, 0)])) units = N - 1;
         } else if (const long needed = whole ? units_for(smallest, largest) : 0) {
             add_in_units(v, whole, needed);
-            if (needed == N + 1 && N == FEW_UNITS) flush(), units = N + 1;
+            if (needed <= HELD_UNITS) units = max(needed, FEW_UNITS);
         } else whole = 0;
         for (long x = whole; x < n; x++) add_cell(v[x]);
     }
@@ -155,8 +159,8 @@ struct CellSums {
     }
 
     void flush() {
-        for (int k = 0; k < units && held; k++) add_exactly(sum[k], held, k, shift[k]), sum[k] = integers{};
-        held = 0;
+        for (int k = 0; k < HELD_UNITS; k++)
+            if (held[k]) add_exactly(sum[k], held[k], k, shift[k]), sum[k] = integers{}, held[k] = 0;
     }
 
     // Adds the sums and extrema of this thread's cells to ``sum``.
