@@ -1,4 +1,7 @@
-"""Random objectives: sums over receivers of several tables, with numbers and data, and data on the grid and on faces."""
+"""Random objectives: sums over receivers of several tables, with numbers and data, and data on the grid and on faces.
+
+Every third one is beside a solid cell or two.
+"""
 
 import random
 
@@ -63,8 +66,12 @@ def input_of(seed):
             terms.append(f"integral(({field} - target_{field})**2)")
     misfit = " + ".join(terms) if choice.random() < 0.7 else "*".join(f"(2 + {term})" for term in terms)
     kernel = choice.choice(("native", "native", "shift"))
+    solid = (
+        {"mask": {"solid": "(x - 0.6)**2 + (y - 0.5)**2 < 0.008"}} if seed % 3 == 1 and name != "shallow_water" else {}
+    )
     return {
         **EQUATIONS[name],
+        **solid,
         "grid": {"shape": shape, "upper": [1.2, 1.0]},
         "numerics": {"precision": "float64", "integrator": choice.choice(INTEGRATORS[name]), "kernel": kernel},
         "time": {"end": 0.004 * steps, "dt": 0.004},
