@@ -312,7 +312,7 @@ class Reference:
             there, here = (self.neighbour(across, node, axis, by, 1) for by in (cell, 0))
             behind, before = (self.neighbour(coefficient, k, axis, by, 1) for by in (cell, 0))
             flux = (there - here) * 0.5 * (behind + before)
-            total = total + np.where(self.solid_beside(axis, cell) & closed, 0.0, flux)
+            total = total + (np.where(self.solid_beside(axis, cell), 0.0, flux) if closed else flux)
         return total / self.h[axis] ** 2
 
     # ---- walls and solids ------------------------------------------------------------------------------------------
