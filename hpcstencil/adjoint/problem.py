@@ -36,7 +36,7 @@ from hpcstencil.numerics.integrators import INTEGRATORS, MEMORY, Method
 from hpcstencil.numerics.topology import Topology
 from hpcstencil.problem.decomposition import most_steps
 from hpcstencil.problem.problem import Problem
-from hpcstencil.problem.solid_mask import Mask, in_fluid
+from hpcstencil.problem.solid_mask import in_fluid
 from hpcstencil.problem.staggered_terms import with_lower_walls
 from hpcstencil.symbolic.differentiate import ONE, ZERO, times
 from hpcstencil.symbolic.expressions import (
@@ -183,11 +183,8 @@ class Adjoint:
     @cached_property
     def injected(self) -> dict[str, tuple[str, ...]]:
         """The fields adjoint.u to which the derivatives with respect to samples are added as they are, each with the tables of
-        these receivers; empty if the objective has no receivers, or some that do not record a field with a time derivative.
-
-        In solid cells nothing is added, since receivers have no weights there."""
-        mask, sampled = self.forward.mask, self.problem.derived.get(SAMPLED, {})
-        found = {name: seeds_in(without_mask(mask, tree)) for name, tree in sampled.items()}
+        these receivers; empty if the objective has no receivers, or some that do not record a field with a time derivative."""
+        found = {name: seeds_in(tree) for name, tree in self.problem.derived.get(SAMPLED, {}).items()}
         as_they_are = all(name.startswith(ADJOINT) and tables for name, tables in found.items())
         return found if as_they_are else {}
 
@@ -400,6 +397,8 @@ def adjoint_of(problem: Problem, expressed: Iterable[str], verified: bool = Fals
     arrays = {one.field for one in parameters if one.kind == "array"}
 
     def beside_solids(name: str, tree: Node) -> Node:
+        if seeds_in(tree):  # 0 in solid cells, where receivers have the weight 0
+            return tree
         return _finite_in_solid(problem, tree) if name in arrays else in_fluid(problem.mask, tree)
 
     def added(found: Mapping[str, Node]) -> dict[str, Node]:
@@ -595,14 +594,6 @@ def _two_step(
         TwoStepPart.STEP: {name: b * tree + r * Field(name + MEMORY) for name, tree in rates.items()},
     }
     return parts, derivatives(rates, before, ADJOINT)
-
-
-def without_mask(mask: Mask | None, tree: Node) -> Node:
-    """The tree in fluid cells, if it is one that `in_fluid` returns."""
-    match tree:
-        case Pointwise("where", (_, _, inside)) if mask is not None and tree == in_fluid(mask, inside):
-            return inside
-    return tree
 
 
 def seeds_in(tree: Node) -> tuple[str, ...]:

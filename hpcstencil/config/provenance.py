@@ -55,8 +55,7 @@ def to_tables(config: Config) -> dict[str, Any]:
         "fit": _table(config.fit) if config.fit else {},
         "verify": _table(config.verify),
     }
-    found: dict[str, Any] = _without_nothing(tables)
-    return found
+    return dict(_without_nothing(tables))
 
 
 def _table(settings: object) -> dict[str, Any]:

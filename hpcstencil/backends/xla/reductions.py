@@ -48,15 +48,6 @@ def bits_per_part(cells: int) -> int:
     return 62 - math.ceil(math.log2(max(cells, 2)))
 
 
-def scales_of(exponents: np.ndarray | int) -> np.ndarray:
-    """Return two factors with the product 2^-exponent each: float64 of shape (2, ...).
-
-    For the largest exponents the product itself is below the least normal number, which XLA takes as 0.
-    """
-    half = np.asarray(exponents) // 2
-    return np.ldexp(1.0, -np.stack([half, exponents - half]))
-
-
 def exact_sum(parts: np.ndarray, exponent: int, bits: int) -> float:
     """Return 2^exponent Σ_j parts_j 2^(-j bits), computed exactly and rounded once to float64.
 
@@ -77,7 +68,7 @@ def integer_parts(values: np.ndarray, exponent: int, bits: int) -> np.ndarray:
     The parts of several arrays may be added. ``bits`` are those of `bits_per_part` for all values together.
     """
     few = 1 << max(0, 53 - bits)  # numbers whose sum is exact in float64, in any order
-    scale, rest_scale = scales_of(exponent)
+    scale = math.ldexp(1.0, bits - exponent)
     totals, cells = np.zeros(PARTS, np.int64), values.reshape(-1)
     room = np.empty((2, min(len(cells), CELLS_IN_NUMPY)))
     for first in range(0, len(cells), CELLS_IN_NUMPY):
@@ -85,9 +76,9 @@ def integer_parts(values: np.ndarray, exponent: int, bits: int) -> np.ndarray:
         rest, whole = room[:, : len(some)]
         with np.errstate(invalid="ignore"):  # values that are not finite, whose sum is not used
             np.multiply(some, scale, out=rest, dtype=np.float64)
-            rest *= rest_scale
             for j in range(PARTS):
-                rest *= 2.0**bits
+                if j:
+                    rest *= 2.0**bits
                 np.rint(rest, out=whole)
                 rest -= whole
                 totals[j] += np.add.reduceat(whole, np.arange(0, len(whole), few)).astype(np.int64).sum()
@@ -207,7 +198,7 @@ def compiled_sums(trees: CompiledTrees, bits: int) -> Callable[..., Any]:
     """Return the function (fields, parameters, time, scales) -> integer parts q of the sum of each tree.
 
     The sums are over the devices of this process: int64 of shape (trees, PARTS), with a trailing member axis in an
-    ensemble. ``scales`` are `scales_of` the exponents e of the trees: float64 of shape (2, trees) or (2, trees, members).
+    ensemble. ``scales`` holds 2^(bits - e) of each tree: float64 of shape (trees,) or (trees, members).
     """
     device_grid = trees.device_grid
 
@@ -217,11 +208,10 @@ def compiled_sums(trees: CompiledTrees, bits: int) -> Callable[..., Any]:
         def of_rows(values: list[jax.Array], owned: jax.Array) -> Any:
             totals = []
             for i, v in enumerate(values):
-                rest, parts = jnp.where(owned, v, 0).astype(jnp.float64) * scales[0][i] * scales[1][i], []
+                rest, parts = jnp.where(owned, v, 0).astype(jnp.float64) * scales[i], []
                 for _ in range(PARTS):
-                    rest = rest * 2.0**bits
                     whole = jnp.rint(rest)
-                    rest = rest - whole
+                    rest = (rest - whole) * 2.0**bits
                     parts.append(whole.astype(jnp.int64).sum(trees.grid_axes))
                 totals.append(jnp.stack(parts))
             return jnp.stack(totals)
@@ -400,8 +390,11 @@ def _bounds(communicator: Communicator, high: np.ndarray, low: np.ndarray) -> tu
 
 
 def _exponents(largest: np.ndarray) -> np.ndarray:
-    """Return the exponents of 2 with which sums of values up to these magnitudes are split into integers."""
-    return np.clip(np.where(np.isfinite(largest), np.frexp(largest)[1], 0), -1000, 1024)
+    """Return the exponents e of 2 with which sums of values up to these magnitudes are split into integers.
+
+    2^(bits - e) must be a normal number, because XLA takes smaller ones as 0. Of values below 2^-960 no bits are lost.
+    """
+    return np.clip(np.where(np.isfinite(largest), np.frexp(largest)[1], 0), -960, 1024)
 
 
 @dataclass(frozen=True)
@@ -528,7 +521,7 @@ class Reductions:
         apart = (*self.reduced, *self.valued)
         parts = {tree: self.reducer.parts(tree, fields, int(exponents[tree])) for tree in apart}
         if self.compiled:
-            scales = scales_of(np.array([exponents[tree] for tree in self.compiled]))
+            scales = np.ldexp(1.0, self.bits - np.array([exponents[tree] for tree in self.compiled]))
             found = self.device_grid.first(self.run_sums(fields, parameters, time, scales))
             parts |= zip(self.compiled, np.asarray(found, np.int64), strict=True)
         totals = self._totals([parts[tree] for tree in self.trees])

@@ -32,8 +32,8 @@ extern "C" void set_field_sums(FieldSums* sums, FieldSums* instead_of) {
 
 constexpr long MANTISSA = SINGLE ? 23 : 52;
 constexpr long UNITS = 51;  // a value below 2^exponent is less than 2^UNITS of the first unit, 2^(exponent - UNITS)
-constexpr int FEW_UNITS = SINGLE ? 1 : 2;       // which take up most values
-constexpr int HELD_UNITS = FEW_UNITS + 2;       // in single precision they take up all values if the exponent is 0
+constexpr int FEW_UNITS = SINGLE ? 1 : 2;  // which take up most values
+constexpr int HELD_UNITS = FEW_UNITS + 2;  // in single precision they take up all values if the exponent is 0
 constexpr long MOST_UNITS = SINGLE ? 6 : 40;
 constexpr long QUICKEST = SINGLE ? 150 : 900;  // the largest exponent for which all units are numbers of this precision
 typedef std::conditional<SINGLE, uint32_t, uint64_t>::type word;
@@ -48,9 +48,9 @@ static word bits_of_power(long n) {
 //
 // Adding 1.5 2^(exponent + 1) in double precision to a value below 2^exponent leaves its multiple of the first unit in
 // the last bits of the sum, ready to be added as an integer. What remains of the value is added in the second unit,
-// 2^UNITS times smaller than the first, and so on. Rows with small values need more units than others: a row is added
-// with as many as the one before needed, and once more if they were too few. Only rows with values that are too large,
-// or close to the least positive number, are added cell by cell.
+// 2^UNITS times smaller than the first, and so on. Rows with small values need more units. The number of units of a row
+// is first that of the row before. If this is too small, the row is added again with the right number. Only rows with
+// values that are too large, or close to the least positive number, are added cell by cell.
 struct CellSums {
     typedef word words __attribute__((vector_size(VECTOR)));
 
@@ -80,7 +80,7 @@ struct CellSums {
         for (long x = 0; x < n; x += 1024) add_some<FEW_UNITS>(v + x, min(1024, n - x));
     }
 
-    // Adds some cells with N units, or more if ``units`` says so.
+    // Adds some cells with ``units`` units, which are at least N.
     template <int N>
     void add_some(const real* v, long n) {
         if constexpr (N < HELD_UNITS)
@@ -98,7 +98,8 @@ struct CellSums {
         if (whole && all_fit(smallest, largest, least[N - 1])) {
             for (int k = 0; k < N; k++) sum[k] += made[k], held[k] += whole;
             if (held[0] > 1024) flush();
-            if (N > FEW_UNITS && all_fit(smallest, largest, least[max(N - 2, 0)])) units = N - 1;
+            if constexpr (N > FEW_UNITS)
+                if (all_fit(smallest, largest, least[N - 2])) units = N - 1;
         } else if (const long needed = whole ? units_for(smallest, largest) : 0) {
             add_in_units(v, whole, needed);
             if (needed <= HELD_UNITS) units = max(needed, FEW_UNITS);
