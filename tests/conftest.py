@@ -4,6 +4,7 @@ A test that fails on one rank leaves the others waiting in a collective, or ahea
 therefore meet; if some do not come, the rank that waits says so and ends them all.
 """
 
+import gc
 import os
 import sys
 import time
@@ -13,12 +14,18 @@ import hypothesis
 import pytest
 
 from hpcstencil.runtime.devices import bind_devices, gpus
+from hpcstencil.runtime.launcher import environment_size
 
 # Before any test imports jax: two devices of the processor, and XLA as `hpcstencil run` sets it up. With JAX_PLATFORMS=cuda the
 # tests run on a GPU instead (docs/design/gpu.md).
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-# Less work in all than in parallel, and tests use all cores already.
-os.environ.setdefault("XLA_FLAGS", "--xla_cpu_parallel_codegen_split_count=1")
+# Less work in all than in parallel, and tests use all cores already. Where one process computes, XLA writes plain loops: that
+# takes two thirds of the time to compile. Several processes compile as a run does.
+os.environ.setdefault(
+    "XLA_FLAGS",
+    "--xla_cpu_parallel_codegen_split_count=1"
+    + (" --xla_cpu_use_fusion_emitters=false" if environment_size() == 1 else ""),
+)
 bind_devices(1 if gpus() else 2)
 
 hypothesis.settings.register_profile("any machine", deadline=None)  # no test depends on the clock
@@ -56,6 +63,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("long")
         if item.path.name in QUICK and item.get_closest_marker("long") is None:
             item.add_marker("quick")
+
+
+def pytest_collection_finish() -> None:
+    """Python looks for garbage less often: what was imported and collected stays, and JAX makes many short-lived objects."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(100_000, 20, 20)
 
 
 @pytest.hookimpl(tryfirst=True)
