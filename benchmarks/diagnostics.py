@@ -46,7 +46,17 @@ PROBLEMS = {
     "Gray-Scott, 2048², float32": GRAY_SCOTT,
 }
 OF_FIELD = ("integral(u)", "max(u)", "min(u)")
-ROWS = (*((problem, OF_FIELD) for problem in PROBLEMS), ("heat, 256³, float32", ("integral(u**2)",)))
+OF_EXPRESSIONS = (
+    ("heat, 256³, float32", "integral(u**2)"),
+    ("heat, 256³, float32", "integral(dx(u)**2 + dy(u)**2 + dz(u)**2)"),
+    ("heat, 256³, float32", "max(abs(laplacian(u)))"),
+    ("wave, order 4, 256³, float32", "integral(v**2 + dx(u)**2 + dy(u)**2 + dz(u)**2)"),
+    ("Gray-Scott, 2048², float32", "integral(dx(u)**2 + dy(u)**2)"),
+)
+ROWS = (
+    *((problem, OF_FIELD) for problem in PROBLEMS),
+    *((problem, (expression,)) for problem, expression in OF_EXPRESSIONS),
+)
 
 
 def with_diagnostics(text: str, diagnostics: tuple[str, ...]) -> str:

@@ -60,6 +60,22 @@ def with_expressions(row, **changes):
     return {**given, "diagnostics": {"every_steps": 3, **each, **whole}, **changes}
 
 
+def with_stencils(row, **changes):
+    """The input of `with_probes` with reductions after every third step: of derivatives of each field, and of others."""
+    given = with_probes(row)
+    problem = problem_of(**given)
+    fields = [name for name in problem.changing if name.isidentifier()]
+    axes = "xyz"[: len(given["grid"]["shape"])]
+    slopes = {name: " + ".join(f"d{axis}({name})**2" for axis in axes) for name in fields}
+    each = {f"of_{name}": f"integral((1 + t)*({slope}))" for name, slope in slopes.items()}
+    whole = {
+        "curvature": f"max(abs({fields[-1]}*laplacian({fields[-1]})))",
+        "field": f"min({fields[0]})",
+        "square": f"mean({fields[0]}**2)",
+    }
+    return {**given, "diagnostics": {"every_steps": 3, **each, **whole}, **changes}
+
+
 def diagnostics(path):
     """{name: column} of the rows of diagnostics in an output, with step and time."""
     with h5py.File(path) as file:

@@ -78,6 +78,10 @@ class Reduced:
 class Recorder(Protocol):
     """A recorder of the reductions of states after some of the steps of a compiled call."""
 
+    @property
+    def with_last(self) -> bool:
+        """Whether it records the state after the last step of a call too."""
+
     def expect(self, every: int, first: int, origin: int, times: Sequence[float]) -> None:
         """Announce a compiled call whose steps are to be recorded; the call must follow at once.
 

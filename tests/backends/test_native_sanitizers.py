@@ -16,14 +16,25 @@ from hpcstencil.numerics.topology import Topology
 SANITIZERS = {"address,undefined": "-fno-sanitize-recover=all", "thread": ""}
 # Takes some steps in one call after the other, from random fields to results of their own and back, then over the fields. Two
 # cells of each row of each field are recorded after every step. Every other call records sums after every third step, also of
-# an expression, and stores three states. If the program adds to an array (`Problem.injected`), two cells of each row get one of
-# two rows of values, or none.
+# an expression and of what another program's pass makes of neighbours, and stores three states. If the program adds to an array
+# (`Problem.injected`), two cells of each row get one of two rows of values, or none.
 MAIN = """
 #include <stdio.h>
 #include "driver.hpp"
 static void add_coordinate(const double*, double time, const double* const* at, const real* const* in, real* to, long n) {
     for (long x = 0; x < n; x++) to[x] = in[0][x] + real(time + at[0][0] + at[1][0] + at[2][x]);
 }
+static void add_neighbours(const Place&, const Rows* in, const Rows* out, long j0, long j1, long x0, long x1) {
+    for (long j = j0; j < j1; j++)
+        for (long x = x0; x < x0 + round_up(x1 - x0, LANES); x++) {
+            real sum = 0;
+            for (int n = 0; n < 3; n++) sum += in[n].p[j * in[n].pitch + x];
+            for (int side = -1; side <= 1; side += 2)
+                sum += in[1].p[j * in[1].pitch + x + side] + in[1].p[(j + side * !FLAT) * in[1].pitch + x];
+            out->p[j * out->pitch + x] = sum;
+        }
+}
+static void prepare_nothing(const double*, const double*, double, double, double, real*) {}
 int main() {
     const double parameters[] = {PARAMETER_VALUES 0}, constants[] = {CONSTANT_VALUES 0};
     constexpr long MARGIN = 40;
@@ -66,6 +77,17 @@ int main() {
     for (int n = 0; n < 6 * sums_each; n++) recorded[n].wanted = 1, recorded[n].exponent = 1;
     const double times[6] = {};
     FieldRecords records = {3, 0, 1, 6, recorded, trees, &tree, times};
+    const Input reads = {0, {1, !FLAT, 1}, true};
+    const Plane read[] = {{0, -1}, {0, 0}, {0, 1}};
+    const int value = 1, first = 0, own_field[] = {0, 1};  // array 1 is the value, in field 1
+    const Variant whole = {add_neighbours, 0, 3, 1, 1, read, &first};
+    Pass pass = {1, 1, 1, &reads, &value, {&whole, &whole, &whole, &whole, &whole, &whole, &whole, &whole}};
+    const Evaluator evaluator = {&pass, prepare_nothing, own_field, 0};
+    const int64_t place[] = {0, -1};
+    FieldSum* evaluated_sums = (FieldSum*)calloc(6, sizeof(FieldSum));
+    for (int n = 0; n < 6; n++) evaluated_sums[n].wanted = 1, evaluated_sums[n].exponent = 4;
+    StencilRecords stencils = {3, 0, 1, 6, evaluated_sums, 1, &evaluator, place, constants, times};
+    const bool evaluates = can_record_stencils(&evaluator, place, 0);
     const int64_t stored[] = {2, 7, 11};
     void* places[3 * GIVEN];
     for (int n = 0; n < 3 * GIVEN; n++) places[n] = malloc(cells * sizeof(real));
@@ -88,6 +110,7 @@ int main() {
         const double clock[] = {0, 0, 1e-3, (double)steps[n]};
         samples.dense = n == 3, set_cell_samples(&samples), set_field_records(n % 2 ? &records : nullptr);
         set_state_records(n % 2 ? &states : nullptr);
+        set_stencil_records(n % 2 && evaluates ? &stencils : nullptr);
         call.clock = clock, call.fields = fields[n % 2], call.results = fields[n < 4 ? (n + 1) % 2 : n % 2];
         advance(&call);
     }
@@ -96,6 +119,7 @@ int main() {
     set_field_sums(nullptr, sums), drop_cell_samples(&samples), free(sums), free(row), free(runs), free(samples.values);
     set_injection(nullptr), free(line), free(added), free(values);
     drop_field_records(&records), free(recorded), set_state_records(nullptr);
+    drop_stencil_records(&stencils), free(evaluated_sums);
     for (int n = 0; n < 3 * GIVEN; n++) free(places[n]);
     printf("in place: %d, finite: %d\\n", choose_blocking(call, 18, THREADS).rows > 0, !stored_not_finite());
 }

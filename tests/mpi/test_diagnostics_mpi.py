@@ -2,7 +2,7 @@
 
 import jax
 import pytest
-from probed import ROWS, diagnostics, file_of, with_diagnostics, with_expressions
+from probed import ROWS, diagnostics, file_of, with_diagnostics, with_expressions, with_stencils
 
 from hpcstencil.runtime.communicator import connect, from_rank_0
 
@@ -15,7 +15,11 @@ WAYS = [  # devices of each process, and how processes exchange edges; rows are 
 ]
 
 
-CASES = [(with_diagnostics, ROWS[n]) for n in (0, 2, 6)] + [(with_expressions, ROWS[n]) for n in (2, 7, 9)]
+CASES = [
+    *((with_diagnostics, ROWS[n]) for n in (0, 2, 6)),
+    *((with_expressions, ROWS[n]) for n in (2, 7, 9)),
+    *((with_stencils, ROWS[n]) for n in (2, 4, 6)),
+]
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,17 @@
 
 import numpy as np
 import pytest
-from probed import ROWS, STEPS, diagnostics, file_of, samples, with_diagnostics, with_expressions, with_probes
+from probed import (
+    ROWS,
+    STEPS,
+    diagnostics,
+    file_of,
+    samples,
+    with_diagnostics,
+    with_expressions,
+    with_probes,
+    with_stencils,
+)
 
 from hpcstencil.backends.native.field_sums import ByNative
 from hpcstencil.simulation.streams.snapshots import DiagnosticRows
@@ -54,9 +64,26 @@ def test_recorded_expressions_are_those_of_calls_that_end_there(tmp_path, monkey
     assert max(calls) <= 3
 
 
+@pytest.mark.parametrize("threads", (1, 3))
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
-def test_expressions_are_those_of_other_kernels(tmp_path, row):
-    given = with_expressions(row)
+def test_recorded_derivatives_are_those_of_calls_that_end_there(tmp_path, monkeypatch, calls, row, threads):
+    monkeypatch.setattr("hpcstencil.backends.native.backend.threads_for", lambda _: threads)
+    monkeypatch.setattr("hpcstencil.backends.native.stencil_values.threads_for", lambda _: threads)
+    given = with_stencils(row)
+    given["numerics"]["kernel"] = "native"
+    recorded = diagnostics(file_of(tmp_path / "recorded.h5", given))
+    assert all(map(np.all, map(np.isfinite, recorded.values())))
+    assert max(calls) > 3 and recorded["step"].tolist() == [*range(0, STEPS, 3), STEPS]
+    calls.clear()
+    monkeypatch.setattr(ByNative, "recorder", lambda *given: None)
+    assert_same(recorded, diagnostics(file_of(tmp_path / "ended.h5", given)))
+    assert max(calls) <= 3
+
+
+@pytest.mark.parametrize("having", (with_expressions, with_stencils))
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
+def test_expressions_are_those_of_other_kernels(tmp_path, row, having):
+    given = having(row)
     rows = []
     for kernel in ("native", "shift"):
         given["numerics"]["kernel"] = kernel
@@ -65,8 +92,8 @@ def test_expressions_are_those_of_other_kernels(tmp_path, row):
         assert column == pytest.approx(rows[1][name], rel=1e-4 if "32" in row[2] else 1e-11), name
 
 
-@pytest.mark.parametrize("expression", ("max(dx(u))", "integral(u) + max(laplacian(u))"))
-def test_calls_end_where_xla_evaluates_an_expression(tmp_path, calls, expression):
+@pytest.mark.parametrize("expression", ("max(dx(u*u))", "integral(u) + max(x*y*laplacian(u))"))
+def test_calls_end_where_they_cannot_record_an_expression(tmp_path, calls, expression):
     given = with_diagnostics(ROWS[0], diagnostics={"every_steps": 3, "plain": "max(u)", "other": expression})
     given["numerics"]["kernel"] = "native"
     rows = diagnostics(file_of(tmp_path / "run.h5", given))
@@ -122,6 +149,17 @@ def test_rows_before_the_solution_blows_up_are_kept(tmp_path, calls):
     assert rows["step"].tolist() == [*range(0, 2 * len(rows["step"]), 2)]
     assert np.isfinite(rows["largest"]).all() and rows["largest"][-1] > 1e100
     assert f"record that is not finite is that of step {2 * len(rows['step'])}" in str(raised.value)
+
+
+def test_rows_of_derivatives_before_the_solution_blows_up_are_kept(tmp_path, calls):
+    given = unstable(with_diagnostics(ROWS[1], diagnostics={"every_steps": 2, "steepest": "max(abs(dx(u)))"}))
+    del given["probes"]
+    path = tmp_path / "run.h5"
+    with pytest.raises(NumericsError, match="not finite"):
+        file_of(path, given)
+    rows = diagnostics(path)
+    assert max(calls) > 10 and rows["step"].tolist() == [*range(0, 2 * len(rows["step"]), 2)]
+    assert np.isfinite(rows["steepest"]).all() and rows["steepest"][-1] > 1e100
 
 
 def test_probes_before_the_solution_blows_up_are_kept(tmp_path):

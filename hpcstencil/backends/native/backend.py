@@ -21,7 +21,8 @@ from hpcstencil.backends.native.cost_model import (
     steps_between_exchanges,
 )
 from hpcstencil.backends.native.program import Program, program
-from hpcstencil.backends.native.value_program import ValueProgram, ValueTree
+from hpcstencil.backends.native.stencil_values import CompiledValues, StencilValues
+from hpcstencil.backends.native.value_program import ValueProgram, ValueTree, evaluable, fields_read
 from hpcstencil.numerics.grid import AXES
 from hpcstencil.numerics.topology import Topology
 from hpcstencil.problem.decomposition import Costs, Plan, most_steps
@@ -55,7 +56,12 @@ class NativeBackend:
         compiler()  # raises Unsupported if there is none
         made = program(problem)
         check_room(made, problem, topology)
-        return LoweredToNative(problem, made)
+        # A problem of reverse steps may have sums of fields that only others of its kind have.
+        reduced = [tree for tree in problem.reduced() if fields_read(tree) <= set(made.fields)]
+        values = StencilValues.of(problem, [tree for tree in reduced if not evaluable(tree, made.fields)])
+        if values is not None:
+            check_room(values.program, problem, topology)
+        return LoweredToNative(problem, made, values)
 
     def unsuited(self, device: jax.Device) -> str:
         return "" if device.platform == "cpu" else f"native code is for processors, and this is a {device.platform}"
@@ -81,15 +87,21 @@ def check_room(program: Program, problem: Problem, topology: Topology) -> None:
 
 @dataclass(frozen=True)
 class LoweredToNative:
-    """A problem prepared for native code, with its program; see `backend.Lowered`."""
+    """A problem prepared for native code, with its program; see `backend.Lowered`.
+
+    ``stencil_values`` computes the values of diagnostics that apply stencils; None if XLA does, or there are none.
+    """
 
     problem: Problem
     program: Program
+    stencil_values: StencilValues | None = None
     halo_wraps: bool = False
     ghosts_apart: bool = True
 
     def begin(self) -> None:
         begun(self.program.text, self.program.driver)
+        if self.stencil_values:
+            self.stencil_values.begin()
         for trees in (self.problem.reduced(), self.problem.measured.values()):
             ValueProgram.of(self.program, self.problem, trees).begin()
 
@@ -164,8 +176,8 @@ class LoweredToNative:
         )
 
     def steps(self, plan: Plan, device_grid: DeviceGrid, communicator: Communicator) -> Steps:
-        from hpcstencil.backends.native.edge_exchange import InPasses, blocks_of
-        from hpcstencil.backends.native.ffi_call import native
+        from hpcstencil.backends.native.edge_exchange import blocks_of
+        from hpcstencil.backends.native.ffi_call import hash_of, native
         from hpcstencil.backends.native.field_records import recordable
         from hpcstencil.backends.native.field_sums import ByNative
         from hpcstencil.backends.native.injection import NativeInjection
@@ -213,6 +225,18 @@ class LoweredToNative:
         # The steps of an adaptive run may be rejected, and sections of steps are separate calls.
         records = bool(plan.steps_per_exchange) and one_at_a_time and not adaptive
 
+        def stencil_values(trees: Sequence[Node]) -> CompiledValues | None:
+            """Return what computes the values of those ``trees`` that apply stencils; None if XLA does. Collective."""
+            wanted, found = self.stencil_values, None
+            if wanted is None or not set(wanted.trees) <= set(trees):
+                return None
+            with suppress(Unsupported):
+                found = wanted.compiled(outside_passes(device_grid))
+            if communicator.any(not found):
+                return None
+            require_same_code(hash_of(wanted.program.text), communicator)
+            return found
+
         def reductions(needs: Needs, trees: Sequence[Node]) -> Reductions:
             """Return the reductions of ``trees``, whose extrema and sums native code finds. Collective."""
             made, values = ValueProgram.of(self.program, problem, trees), dict[Node, ValueTree]()
@@ -221,7 +245,8 @@ class LoweredToNative:
                     values = made.loaded()
                 if communicator.any(not values):
                     values = {}
-            reducer = ByNative(device_grid, code.library, self.program.fields, trees, one_call, records, made, values)
+            given = code.library, self.program.fields, trees, one_call, records, made, values
+            reducer = ByNative(device_grid, *given, any(widths), stencil_values(trees))
             return array.reductions(needs, trees, reducer)
 
         def inside() -> Advance:
@@ -231,9 +256,7 @@ class LoweredToNative:
             and XLA's code exchanges: calls would share the edge memory, and XLA may start them in a different order on each
             device and process.
             """
-            exchange, grid = device_grid.exchange, device_grid
-            if isinstance(exchange, InPasses):
-                grid = replace(device_grid, exchange=exchange.messages)
+            grid = outside_passes(device_grid)
             _ = grid.places  # cached from here on: not to be computed while JAX traces
             return stepping(replace(code, blocks=0, first_block=0, records=False), grid)
 
@@ -263,6 +286,14 @@ class LoweredToNative:
             if any(widths) or not plan.steps_per_exchange
             else lambda: attempt_in_a_call(replace(code, members=0), device_grid, widths, array.norm),
         )
+
+
+def outside_passes(device_grid: DeviceGrid) -> DeviceGrid:
+    """Return the device grid whose exchange is that of XLA's code, not inside the passes of native code."""
+    from hpcstencil.backends.native.edge_exchange import InPasses
+
+    exchange = device_grid.exchange
+    return replace(device_grid, exchange=exchange.messages) if isinstance(exchange, InPasses) else device_grid
 
 
 def require_same_code(number: int, communicator: Communicator) -> None:

@@ -31,12 +31,51 @@ class Records(RecordedSteps):
     )
 
 
-class NativeRecords:
-    """Up to ``most`` records of ``trees``, each a field or in ``values``; see `reductions.TreeRecords`.
+class SumRecords:
+    """The sums and extrema of ``trees`` in up to ``most`` records, of which native code fills some.
 
-    ``fields`` are those of the program in ``library``, and ``field_sum`` is the dtype of its struct FieldSum. ``expected``
-    holds the `expected_exponent` of each tree; it is kept up to date.
+    A record has ``width`` sums, of dtype ``field_sum``, and those of the trees are at ``places``. ``expected`` holds the
+    `expected_exponent` of each tree; it is kept up to date. ``times`` are those of the records.
     """
+
+    def __init__(
+        self,
+        trees: Sequence[Node],
+        places: Sequence[int],
+        width: int,
+        most: int,
+        field_sum: np.dtype,
+        expected: dict[Node, int],
+    ) -> None:
+        self.trees, self.places, self.expected = trees, places, expected
+        self.sums, self.times = np.zeros((most, width), field_sum), np.zeros(most)
+
+    def clear(self, times: Sequence[float]) -> None:
+        """Prepare for records at these ``times``."""
+        self.times[: len(times)] = times
+        self.sums[...] = np.zeros((), self.sums.dtype)
+        self.sums["high"] = self.sums["low"] = -math.inf
+        self.sums["wanted"][:, self.places] = 1
+        self.sums["exponent"][:, self.places] = [self.expected.get(tree, 0) for tree in self.trees]
+
+    def extremes(self, count: int) -> np.ndarray:
+        found = self.sums[:count, self.places]
+        for tree, last in zip(self.trees, found[-1], strict=True):
+            if not last["broken"]:
+                self.expected[tree] = expected_exponent(last["high"], last["low"])
+        return np.stack([found[part].astype(np.float64) for part in ("high", "low", "broken")], -1)
+
+    def parts(self, count: int) -> np.ndarray:
+        return self.sums["limb"][:count, self.places]
+
+
+class NativeRecords(SumRecords):
+    """Records of ``trees``, each a field or in ``values``; see `reductions.TreeRecords`.
+
+    ``fields`` are those of the program in ``library``. The other arguments are those of `SumRecords`.
+    """
+
+    with_last = True
 
     def __init__(
         self,
@@ -48,14 +87,13 @@ class NativeRecords:
         trees: Sequence[Node],
         most: int,
     ) -> None:
-        self.library, self.trees, self.expected = library, trees, expected
+        self.library = library
         recorded = [tree for tree in trees if tree in values]
-        self.places = [
+        places = [
             fields.index(tree.name) if isinstance(tree, Field) else len(fields) + recorded.index(tree) for tree in trees
         ]
-        self.sums = np.zeros((most, len(fields) + len(recorded)), field_sum)
+        super().__init__(trees, places, len(fields) + len(recorded), most, field_sum, expected)
         self.values = (ValueTree * len(recorded))(*(values[tree] for tree in recorded))
-        self.times = np.zeros(most)
         self.records = Records(
             records=most,
             sums=self.sums.ctypes.data,
@@ -67,26 +105,12 @@ class NativeRecords:
         weakref.finalize(self, self.library.drop_field_records, ctypes.c_void_p(ctypes.addressof(self.records)))
 
     def expect(self, every: int, first: int, origin: int, times: Sequence[float]) -> None:
-        self.times[: len(times)] = times
+        self.clear(times)
         self.records.every, self.records.first, self.records.origin = every, first, origin
-        self.sums[...] = np.zeros((), self.sums.dtype)
-        self.sums["high"] = self.sums["low"] = -math.inf
-        self.sums["wanted"][:, self.places] = 1
-        self.sums["exponent"][:, self.places] = [self.expected.get(tree, 0) for tree in self.trees]
         self.library.set_field_records(ctypes.byref(self.records))
 
     def expect_nothing(self) -> None:
         self.library.set_field_records(None)
-
-    def extremes(self, count: int) -> np.ndarray:
-        found = self.sums[:count, self.places]
-        for tree, last in zip(self.trees, found[-1], strict=True):
-            if not last["broken"]:
-                self.expected[tree] = expected_exponent(last["high"], last["low"])
-        return np.stack([found[part].astype(np.float64) for part in ("high", "low", "broken")], -1)
-
-    def parts(self, count: int) -> np.ndarray:
-        return self.sums["limb"][:count, self.places]
 
 
 def expected_exponent(high: float, low: float) -> int:

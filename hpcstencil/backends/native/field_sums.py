@@ -17,9 +17,12 @@ from typing import Any
 import jax
 import numpy as np
 
+from hpcstencil.backends.backend import Cellwise
 from hpcstencil.backends.native.field_records import NativeRecords, expected_exponent, recordable
+from hpcstencil.backends.native.stencil_records import RecordsTogether, StencilRecords, can_record
+from hpcstencil.backends.native.stencil_values import CompiledValues
 from hpcstencil.backends.native.value_program import ValueProgram, ValueTree
-from hpcstencil.backends.xla.reductions import exact_sum
+from hpcstencil.backends.xla.reductions import TreeRecords, exact_sum
 from hpcstencil.distributed.device_grid import DeviceGrid
 from hpcstencil.distributed.halo import Fields
 from hpcstencil.distributed.windows import Parameters
@@ -65,6 +68,10 @@ class ByNative:
         Whether calls of the program may record trees after some of their steps.
     values, value_program
         The trees that ``value_program`` evaluates, as loaded.
+    part
+        Whether blocks have neighbours.
+    stencil_values
+        What computes the values of the trees that apply stencils; None if XLA does, or there are none.
     """
 
     device_grid: DeviceGrid
@@ -75,6 +82,8 @@ class ByNative:
     records: bool
     value_program: ValueProgram
     values: Mapping[Node, ValueTree]
+    part: bool
+    stencil_values: CompiledValues | None
     expected: dict[Node, int] = field(default_factory=dict)  # the `expected_exponent` of each tree
     found: dict[Node, Any] = field(default_factory=dict)  # the last reductions
 
@@ -164,6 +173,10 @@ class ByNative:
     def of_values(self) -> ByNative:
         return self
 
+    def evaluation(self, trees: Sequence[Node]) -> Cellwise | None:
+        found = self.stencil_values
+        return found.evaluate if found and found.trees == tuple(trees) else None
+
     def begin(self, tree: Node) -> None:
         self.found[tree] = self.field_sum(exponent=self.expected.get(tree, 0), high=-math.inf, low=-math.inf)
 
@@ -186,11 +199,20 @@ class ByNative:
     def total(self, parts: np.ndarray, exponent: int) -> float:
         return exact_sum(parts[::-1], self.top_bit, LIMB_BITS)
 
-    def recorder(self, trees: Sequence[Node], most: int) -> NativeRecords | None:
-        if not self.records or not all(map(self._is_recordable, trees)):
+    def recorder(self, trees: Sequence[Node], most: int) -> TreeRecords | None:
+        values, dtype = self.stencil_values, np.dtype(self.field_sum)
+        by_stencils = values.trees if values else ()
+        others = [tree for tree in trees if tree not in by_stencils]
+        if not self.records or not all(map(self._is_recordable, others)):
             return None
-        given = self.library, self.fields, np.dtype(self.field_sum), self.values, self.expected
-        return NativeRecords(*given, trees, most)
+        if values is None:
+            return NativeRecords(self.library, self.fields, dtype, self.values, self.expected, trees, most)
+        if not can_record(self.library, self.fields, values, self.part):
+            return None
+        return RecordsTogether(trees, [
+            NativeRecords(self.library, self.fields, dtype, self.values, self.expected, others, most),
+            StencilRecords(self.library, self.fields, values, most, dtype, self.expected),
+        ])  # fmt: skip
 
     def _is_recordable(self, tree: Node) -> bool:
         if isinstance(tree, Field):

@@ -20,6 +20,7 @@ from hpcstencil.problem.problem import Problem
 from hpcstencil.symbolic.expressions import Field, Node, walk
 
 AXIS_OF = {1: (2,), 2: (0, 2), 3: (0, 1, 2)}  # axes of the problem -> those of the driver
+MOST_AT_ONCE = 4  # planes that a pass computes together, as in program.hpp
 MOST_PLANES = 1024  # largest number of planes that a pass may read or write
 LONG = 150  # a pass with more statements per cell computes one plane at a time
 MANY_ARRAYS = 40  # a step with more arrays computes one plane at a time in three dimensions
@@ -84,6 +85,7 @@ class Plan:
     The first arrays are the fields, followed by the estimated errors of some fields. ``ends`` are the numbers of the arrays
     that hold these after the step. ``layers`` are the absorbing layers outside which some arrays are 0. ``injected`` are the
     arrays that values are added to after their pass (injection.hpp), and how many of the parts come before the addition.
+    A pass computes ``most_at_once`` planes together at most.
     """
 
     problem: Problem
@@ -92,6 +94,7 @@ class Plan:
     ends: tuple[int, ...]
     layers: Layers = NO_LAYERS
     injected: Mapping[int, int] = field(default_factory=dict)
+    most_at_once: int = MOST_AT_ONCE
 
     @property
     def ndim(self) -> int:
@@ -373,7 +376,8 @@ def planes_at_once(plan: Plan, statements: int, longest: int) -> int:
     much_memory = plan.ndim == 3 and (longest > LONG or len(plan.arrays) > MANY_ARRAYS)
     if plan.ndim == 1 or statements > LONG or much_memory:
         return 1
-    return 4 if plan.ndim == 2 and max(longest, statements) <= FEW else 2
+    few = plan.ndim == 2 and max(longest, statements) <= FEW
+    return min(MOST_AT_ONCE if few else 2, plan.most_at_once)
 
 
 def pass_of(plan: Plan, trials: Trials, parts: Parts, wanted: Collection[int], longest: int, text: Text) -> Pass:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from hpcstencil.backends.backend import Unsupported
 from hpcstencil.backends.native.expression_writer import Offset, is_flat
 from hpcstencil.backends.native.pass_statements import Cells, Scope
-from hpcstencil.backends.native.passes import Pass
+from hpcstencil.backends.native.passes import MOST_AT_ONCE, Pass
 from hpcstencil.backends.native.step import Step, step_of
 from hpcstencil.backends.native.thin_blocks import Section, sections
 from hpcstencil.problem.problem import Problem
@@ -43,6 +43,8 @@ class Program:
         The numbers of the arrays that hold fields and errors after a step.
     recordable
         The fields whose cells probes can record after every step, even within a call of many steps.
+    tabulated
+        Whether passes read functions of coordinates, which a call computes in advance.
     injections
         The number of times per step that values can be added to single cells of a field of `Problem.injected`.
     """
@@ -59,6 +61,7 @@ class Program:
     sections: tuple[Section, ...]
     ends: tuple[int, ...]
     recordable: tuple[str, ...]
+    tabulated: bool
     injections: int
 
     @property
@@ -80,10 +83,14 @@ def with_driver(program: Program, driver: str) -> Program:
     return replace(program, driver=program.driver.replace(DRIVERS["blocked"], DRIVERS[driver]))
 
 
-def program(problem: Problem) -> Program:
-    """Generate the native program of a problem. Raises Unsupported, with the reason, if native code cannot compute it."""
+def program(problem: Problem, most_at_once: int = MOST_AT_ONCE) -> Program:
+    """Generate the native program of a problem, whose passes compute ``most_at_once`` planes together at most.
+
+    Raises Unsupported, with the reason, if native code cannot compute it.
+    """
     try:
-        step = step_of(problem)
+        step = step_of(problem, most_at_once)
+        tabulated = bool(step.text.tables.texts or step.text.fixed.texts)  # before those of ghost cells are added
         plan, sides = step.plan, sides_of(step)
         written, outlined = text(step, sides), outline(step, sides)
         return Program(
@@ -99,6 +106,7 @@ def program(problem: Problem) -> Program:
             sections=sections(step.passes[: len(step.parts)], plan.arrays, beside(sides), plan.ends, step.text.axis_of),
             ends=plan.ends,
             recordable=recordable(step),
+            tabulated=tabulated,
             injections=len(plan.injected),
         )
     except RecursionError:

@@ -21,6 +21,7 @@ from hpcstencil.backends.backend import Unsupported
 from hpcstencil.backends.native.expression_writer import changes
 from hpcstencil.backends.native.pass_statements import Cells, Scope, flattened
 from hpcstencil.backends.native.passes import (
+    MOST_AT_ONCE,
     Array,
     Part,
     Parts,
@@ -146,8 +147,11 @@ class Step:
     text: Text
 
 
-def step_of(problem: Problem) -> Step:
-    """Return the time step of a problem as passes. Raises Unsupported, with the reason, if native code cannot compute it."""
+def step_of(problem: Problem, most_at_once: int = MOST_AT_ONCE) -> Step:
+    """Return the time step of a problem as passes, which compute ``most_at_once`` planes together at most.
+
+    Raises Unsupported, with the reason, if native code cannot compute it.
+    """
     trials = Trials(problem)
     plan = planned(problem, trials)
     parts = joined(plan, trials)
@@ -157,6 +161,7 @@ def step_of(problem: Problem) -> Step:
         assert not adds_too_early(plan, trials, parts)
     check_times(plan, trials)
     check_corners(plan, parts, trials)
+    plan = replace(plan, most_at_once=most_at_once)
     ends = joined_ends(plan, trials, parts)
     text = Text(problem)
     passes = written(plan, trials, parts, ends, text)

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from hpcstencil.backends.backend import Reduced
+from hpcstencil.backends.backend import Cellwise, Reduced
 from hpcstencil.backends.xla.evaluate import Evaluation, Rules, of_members
 from hpcstencil.distributed.device_blocks import Devices
 from hpcstencil.distributed.device_grid import DeviceGrid
@@ -271,15 +271,15 @@ def compiled_rows(trees: CompiledTrees, rows: int) -> Callable[..., list[jax.Arr
     return trees.device_grid.exchanged(of_rows, trees.widths)
 
 
-def blocks_of_values(trees: CompiledTrees) -> Callable[..., Iterator[list[np.ndarray]]]:
+def blocks_of_values(trees: CompiledTrees, evaluation: Cellwise | None) -> Callable[..., Iterator[list[np.ndarray]]]:
     """Return the function (fields, parameters, time) -> arrays that together hold the values of each tree on this process.
 
-    There is a list for each tree at a time. Trees without stencils are evaluated a few rows at a time, so that their values
-    stay in the caches.
+    There is a list for each tree at a time. XLA computes the values, unless an ``evaluation`` does. It evaluates trees without
+    stencils a few rows at a time, so that their values stay in the caches.
     """
     devices, shape = trees.device_grid.devices, trees.device_grid.topology.capacity()
-    if trees.differ or devices.several:
-        whole = compiled_values(trees)
+    if evaluation or trees.differ or devices.several:
+        whole = evaluation or compiled_values(trees)
 
         def all_rows(fields: Fields, parameters: Parameters, time: Number) -> Iterator[list[np.ndarray]]:
             yield from zip(*(devices.owned(array) for array in whole(fields, parameters, time)), strict=True)
@@ -324,6 +324,9 @@ class TreeReducer(Protocol):
     def total(self, parts: np.ndarray, exponent: int) -> float:
         """Return the sum over the whole grid from the added ``parts`` of all processes, rounded once to float64."""
 
+    def evaluation(self, trees: Sequence[Node]) -> Cellwise | None:
+        """Return the function that computes the values of these trees, which ``of_values`` reduces; None if XLA does."""
+
     def recorder(self, trees: Sequence[Node], most: int) -> TreeRecords | None:
         """Return a recorder of up to ``most`` reductions of these trees, by compiled calls; None if they make none."""
 
@@ -343,6 +346,10 @@ class ValueReducer(Protocol):
 
 class TreeRecords(Protocol):
     """Reductions of n trees after some steps of a compiled call, on this process's CPUs."""
+
+    @property
+    def with_last(self) -> bool:
+        """See `backend.Recorder`."""
 
     def expect(self, every: int, first: int, origin: int, times: Sequence[float]) -> None:
         """See `backend.Recorder`."""
@@ -364,6 +371,10 @@ class Recorder:
     records: TreeRecords
     reducer: TreeReducer
     communicator: Communicator
+
+    @property
+    def with_last(self) -> bool:
+        return self.records.with_last
 
     def expect(self, every: int, first: int, origin: int, times: Sequence[float]) -> None:
         self.records.expect(every, first, origin, times)
@@ -434,6 +445,9 @@ class ByNumpy:
     def total(self, parts: np.ndarray, exponent: int) -> float:
         return exact_sum(parts, exponent, self.bits)
 
+    def evaluation(self, trees: Sequence[Node]) -> Cellwise | None:
+        return None
+
     def recorder(self, trees: Sequence[Node], most: int) -> TreeRecords | None:
         return None
 
@@ -466,7 +480,7 @@ class Reductions:
         left = CompiledTrees(device_grid, rules, needs, others, listed)
         self.of_values = self.reducer.of_values if apart else None
         self.valued, self.compiled = (others, []) if self.of_values else ([], others)
-        self.run_values = blocks_of_values(left)
+        self.run_values = blocks_of_values(left, self.reducer.evaluation(self.valued))
         self.run_extremes = compiled_extremes(left)
         self.run_sums = compiled_sums(left, self.bits)
 
@@ -476,8 +490,7 @@ class Reductions:
 
     def recorder(self, most: int) -> Recorder | None:
         """See `backend.Reductions`."""
-        whole = len(self.reduced) == len(self.trees) > 0
-        records = self.reducer.recorder(self.trees, most) if whole else None
+        records = self.reducer.recorder(self.trees, most) if self.trees and not self.compiled else None
         return None if records is None else Recorder(records, self.reducer, self.communicator)
 
     def extremes(

@@ -37,7 +37,7 @@ static Blocking cheapest_tiles(const Call& call, long steps, bool one_sweep, lon
     // A near third-level cache, as a multiple of the second: at least 6, or three quarters of a core's share.
     double near = max(6, 3 * call.l3_bytes / (4 * call.l2_bytes));
     for_steps(steps, one_sweep, [&](long t) {
-        pipe.lay_out(t, has_boundary(call, 0), call.section);
+        pipe.lay_out(t, has_boundary(call, 0), call.section, {}, 0, evaluates(call) ? ALL_APART : 0);
         for (long p2 = 1; p2 == 1 || call.count[2] / p2 >= 256; p2 *= 2)
             for (long p1 = 1; p1 == 1 || call.count[1] / p1 >= 8; p1++) {
                 long tile1 = (call.count[1] + p1 - 1) / p1, tile2 = (call.count[2] + p2 - 1) / p2;
@@ -102,7 +102,8 @@ static Blocking cheapest_in_place(const Call& call, long steps, bool given, long
         // Sweeps that record fields; that of a call with one sweep; those of a call with many, which most work is for.
         for (int joins = JOINS_STEPS ? 0 : 2; joins < 3; joins++) {
             const bool joined = JOINS_STEPS && joins == 2;
-            pipe.lay_out(t, has_boundary(call, 0), nullptr, {joined, joined}, joins ? 0 : ALL_APART);
+            pipe.lay_out(t, has_boundary(call, 0), nullptr, {joined, joined}, joins ? 0 : ALL_APART,
+                         (!JOINS_STEPS || !joins) && evaluates(call) ? ALL_APART : 0);
             if (tile0 < 2.0 * first.reach[0] || call.count[1] < 2 * first.reach[1] || !field_drift.lay_out(pipe, flat))
                 return;
         }
@@ -199,19 +200,20 @@ extern "C" int64_t cells_beside_fields(const int64_t* count, const int64_t* wrap
 // The same as `cheapest_blocking`, with a cache of the last 32 results.
 static Blocking choose_blocking(const Call& call, long steps, long threads) {
     struct Asked {
-        long key[16];
+        long key[17];
         Blocking answer;
     };
     static Asked asked[32];
     static long next = 0;
     bool one_sweep = call.edges || is_part(call) || call.section;
     if (call.edges) steps = (steps + sweeps_between(call, steps) - 1) / sweeps_between(call, steps);
-    long key[16] = {
+    long key[17] = {
         min(steps, MAX_STEPS), call.edges ? 1 + call.every : -one_sweep, threads, call.count[0], call.count[1],
         call.count[2]};
     for (int a = 0; a < AXES; a++)
         key[6 + a] = call.wraps[a], key[9 + a] = 2 * call.boundary[a][0] + call.boundary[a][1];
     key[12] = call.l2_bytes, key[13] = call.l3_is_far, key[14] = call.section ? call.section[1] : 0;
+    key[16] = evaluates(call) ? hash_of_evaluated() : 0;
     key[15] = call.l3_bytes;
     pthread_mutex_lock(&free_list_lock);
     for (const Asked& known : asked)

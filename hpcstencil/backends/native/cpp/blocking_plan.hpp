@@ -2,6 +2,7 @@
 #pragma once
 #include <algorithm>
 #include <array>
+#include <map>
 
 #include "level_records.hpp"
 #include "threads.hpp"
@@ -68,6 +69,7 @@ struct Plan {
     bool joins_sweeps = false;  // whether sweeps begin steps for each other, as in `Joints`
     std::vector<Pipeline> pipelines;  // of the different kinds of sweeps
     std::vector<int> kind;            // of each sweep
+    std::map<int, Pipeline> all_recorded;  // by the number of steps, see `widest`
     List<const real*> tables{TABLES};
     Layers layers;
     FixedArrays fixed_arrays;
@@ -79,19 +81,30 @@ struct Plan {
 
     void lay_out(long steps_, long sweeps_) {
         steps = steps_, sweeps = sweeps_;
-        std::vector<std::array<long, 4>> kinds;
+        std::vector<std::array<long, 5>> kinds;
         for (long k = 0; k < sweeps; k++) {
             const long count = steps / sweeps + (k < steps % sweeps), first = first_step(k);
-            long apart = 0;
-            for (long t = 0; t < count; t++) apart |= long(is_whole(call, first + t + 1)) << t;
+            long apart = 0, evaluated = 0;
+            for (long t = 0; t < count; t++) {
+                apart |= long(is_whole(call, first + t + 1)) << t;
+                evaluated |= long(evaluates(call, first + t)) << t;
+            }
             const bool begun = joins_sweeps && k && !is_whole(call, first),
                        next = joins_sweeps && k + 1 < sweeps && !is_whole(call, first + count);
-            const std::array<long, 4> mine = {count, begun, next, apart};
+            const std::array<long, 5> mine = {count, begun, next, apart, evaluated};
             kind.push_back(std::find(kinds.begin(), kinds.end(), mine) - kinds.begin());
             if (kind[k] < (long)kinds.size()) continue;
             kinds.push_back(mine), pipelines.emplace_back();
-            pipelines.back().lay_out(count, has_boundary(call, 0), call.section, {begun, next}, apart);
+            pipelines.back().lay_out(count, has_boundary(call, 0), call.section, {begun, next}, apart, evaluated);
+            if (evaluates(call)) pipelines.back().widen(widest(count));
         }
+    }
+    // The pipeline of ``count`` steps that are all recorded. If a call records some, each of its sweeps loads as much
+    // as this one, and shifts fields as far: then the next sweep, which goes the other way, shifts them back.
+    const Pipeline& widest(int count) {
+        Pipeline& found = all_recorded[count];
+        if (!found.levels) found.lay_out(count, has_boundary(call, 0), call.section, {}, ALL_APART, ALL_APART);
+        return found;
     }
     const Pipeline& pipeline_of(long k) const { return pipelines[kind[k]]; }
     const Pipeline& longest() const { return pipeline_of(0); }

@@ -29,33 +29,34 @@ struct FieldDrift {
         for (int q = 1; q < pipe.levels; q++) {
             memcpy(after[q], after[q - 1], FIELDS * sizeof(Drift));
             const Pass& pass = passes[pipe.level[q].pass];
-            for (int n = 0; n < pass.inputs; n++) {
-                int f = field_of[pass.input[n].array];
-                if (f < 0 || newest[f] != pipe.ring_of[pipe.level[q].step][pass.input[n].array]) return false;
-            }
+            bool known = true;
+            each_input(pipe.level[q], [&](const Input& input) {
+                int f = field_of[input.array];
+                if (f < 0 || newest[f] != pipe.ring_of[pipe.level[q].step][input.array]) known = false;
+            });
+            if (!known) return false;
             List<char> made{FIELDS};
             for (int o = 0; o < pass.outputs; o++) {
                 int f = field_written(pass, o);
                 if (f < 0 || made[f]) return false;
                 made[f] = true;
                 Drift away = {0, 0};
-                for (int r = written[f] + 1; r <= q; r++) {
-                    const Pass& reader = passes[pipe.level[r].pass];
-                    for (int n = 0; n < reader.inputs; n++) {
-                        const int* reach = reader.input[n].reach;
-                        if (field_of[reader.input[n].array] != f) continue;
+                for (int r = written[f] + 1; r <= q; r++)
+                    each_input(pipe.level[r], [&](const Input& input) {
+                        const int* reach = input.reach;
+                        if (field_of[input.array] != f) return;
                         long planes = reach[0] - pipe.level[r].ahead + pipe.level[q].ahead,
                              rows = reach[1] - pipe.level[r].reach[1] + pipe.level[q].reach[1];
                         if (r == q && (reach[0] || reach[1] || reach[2])) {
                             // A level may overwrite only values that are not needed any more. Of the outermost rows, it
                             // reads only the cells straight beside its own, and overwrites them after loading them.
-                            if (!reader.input[n].straight) return false;
+                            if (!input.straight) known = false;
                             if (flat) planes = max(planes, AT_ONCE);
                             else rows += !reach[1];
                         }
                         away.planes = max(away.planes, planes), away.rows = max(away.rows, rows);
-                    }
-                }
+                    });
+                if (!known) return false;
                 after[q][f].planes += away.planes, after[q][f].rows += away.rows;
                 newest[f] = pipe.output(q, o);
             }
@@ -66,6 +67,24 @@ struct FieldDrift {
         for (int f = 0; f < FIELDS; f++)
             if (newest[f] != pipe.store[f]) return false;
         return true;
+    }
+
+    // Makes the drift after the sweep at least that of another one. Fields are shifted further when they are last
+    // computed.
+    void widen(const Pipeline& pipe, const Drift* other) {
+        for (int f = 0; f < FIELDS; f++) {
+            int q = pipe.levels - 1;
+            const Drift last = after[q][f];
+            const Drift more = {max(0, other[f].planes - last.planes), max(0, other[f].rows - last.rows)};
+            auto makes = [&](int q) {
+                const Pass& pass = passes[pipe.level[q].pass];
+                for (int o = 0; o < pass.outputs; o++)
+                    if (field_written(pass, o) == f) return true;
+                return false;
+            };
+            for (bool made = false; q > 0 && !made; q--)
+                after[q][f].planes += more.planes, after[q][f].rows += more.rows, made = makes(q);
+        }
     }
 
     // Whether the ghost cells of a ring can be filled as soon as its cells are computed.

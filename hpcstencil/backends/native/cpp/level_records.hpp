@@ -3,10 +3,17 @@
 #include "cell_samples.hpp"
 #include "field_records.hpp"
 #include "state_records.hpp"
+#include "stencil_records.hpp"
+
+// Whether a step of the call's clock begins with expressions of the state before it, and whether any step may.
+static bool evaluates(const Call& call, long step) {
+    return call.records && stencil_records && stencil_records->number(step) >= 0;
+}
+static bool evaluates(const Call& call) { return call.records && stencil_records; }
 
 static bool needs_whole_steps(const Call& call) {
     if (!call.records) return false;
-    return samples_need_whole_steps || records_need_whole_steps || states_need_whole_steps;
+    return samples_need_whole_steps || records_need_whole_steps || states_need_whole_steps || evaluates(call);
 }
 // Whether the state after a step of the call's clock is recorded, and must be stored for that. This step is then not
 // joined to the next one.
@@ -14,7 +21,8 @@ static bool is_whole(const Call& call, long step) {
     if (!call.records) return false;
     return (samples_need_whole_steps && cell_samples->record(step))
            || (records_need_whole_steps && field_records->record(step))
-           || (states_need_whole_steps && state_records->record(step));
+           || (states_need_whole_steps && state_records->record(step))
+           || evaluates(call, step);
 }
 
 struct LevelRecords {

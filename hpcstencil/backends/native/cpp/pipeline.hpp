@@ -74,7 +74,25 @@ struct Ring {
 struct Level {
     int step, pass;
     long ahead, reach[AXES], deep[AXES];
+    bool evaluates;  // expressions of the state before the step (stencil_records.hpp)
 };
+static std::vector<Input> evaluated;  // what these expressions read
+
+// A number for the inputs ``evaluated``; others have another one, with near certainty.
+static inline long hash_of_evaluated() {
+    unsigned long hash = 1;
+    for (const Input& each : evaluated)
+        for (long part : {each.array, each.reach[0], each.reach[1], each.reach[2], int(each.straight)})
+            hash = (hash + part) * 0x9e3779b97f4a7c15ul;
+    return hash;
+}
+
+// Calls body(input) for each array that a level reads.
+template <class Body>
+static void each_input(const Level& level, Body body) {
+    for (int n = 0; n < passes[level.pass].inputs; n++) body(passes[level.pass].input[n]);
+    for (size_t n = 0; n < evaluated.size() && level.evaluates; n++) body(evaluated[n]);
+}
 
 // What a sweep shares with the sweeps before and after it, where calls join steps (`JOINS_STEPS`): whether the first
 // pass of its first step is ``begun``, computed by the sweep before, and whether it computes that of the ``next`` step.
@@ -87,15 +105,17 @@ constexpr uint32_t ALL_APART = ~0u;  // no steps of a sweep are joined
 // each level how far it is ahead of the store and how far it reads. Level 0 loads arrays into rings, and results are
 // stored from rings.
 struct Pipeline {
-    int steps, rings, levels, loaded, stored;
+    int steps, rings, levels = 0, loaded, stored;
     Matrix<int> ring_of{MAX_STEPS + 1, ARRAYS};  // of an array in a step
     List<int> load{ARRAYS}, store{ARRAYS};
     List<bool> unread{ARRAYS};  // of each loaded array, whether the sweep only overwrites it
     List<Ring> ring{RINGS};
     List<Level> level{LEVELS};
 
-    // Step t of the sweep is joined to the next one, unless bit t of ``apart`` is set.
-    void lay_out(int steps_, bool boundary0, const int64_t* section = nullptr, Joints joints = {}, uint32_t apart = 0) {
+    // Step t of the sweep is joined to the next one, unless bit t of ``apart`` is set. Its first pass evaluates if bit
+    // t of ``evaluates`` is set.
+    void lay_out(int steps_, bool boundary0, const int64_t* section = nullptr, Joints joints = {}, uint32_t apart = 0,
+                 uint32_t evaluates = 0) {
         steps = steps_, levels = 1, rings = 0;
         level.assign(LEVELS, {});
         for (int t = 0; t <= steps; t++)
@@ -111,6 +131,7 @@ struct Pipeline {
             for (int p = section ? section[0] : begun; p < (section ? section[1] : PASSES); p++, levels++) {
                 Level& mine = level[levels];
                 mine.step = t, mine.pass = next && p == PASSES - 1 ? PASSES : p;
+                mine.evaluates = mine.pass == 0 && evaluates >> t & 1;
                 const Pass& pass = passes[mine.pass];
                 for (int o = 0; o < pass.outputs; o++) {
                     int later = pass.output[o] >= ARRAYS, array = pass.output[o] - later * ARRAYS;
@@ -134,6 +155,8 @@ struct Pipeline {
             for (int o = 0; o < pass.outputs; o++) need_at_faces(output(q, o), mine.ahead, reach);
             for (int n = 0; n < pass.inputs; n++)
                 need(ring_of[mine.step][pass.input[n].array], mine.ahead, reach, deep, boundary0, pass.input[n].reach);
+            for (size_t n = 0; n < evaluated.size() && mine.evaluates; n++)
+                need(ring_of[mine.step][evaluated[n].array], mine.ahead, reach, none, boundary0, evaluated[n].reach);
         }
         for (int n = 0; n < loaded; n++) {
             need_at_faces(load[n], level[0].ahead, nullptr);
@@ -149,6 +172,11 @@ struct Pipeline {
             ring[r].planes += AT_ONCE - 1;
             if (ring[r].memory != r) ring[r].planes = ring[ring[r].memory].planes;
         }
+    }
+
+    // Makes the sweep load as much beyond its own cells as another one.
+    void widen(const Pipeline& other) {
+        for (int a = 0; a < AXES; a++) level[0].reach[a] = max(level[0].reach[a], other.level[0].reach[a]);
     }
 
     // The array that holds a field's values after the first pass of a step.

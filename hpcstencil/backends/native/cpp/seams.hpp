@@ -33,9 +33,9 @@ struct HandOver {
     long needed(const Pipeline& pipe, int q, int f, bool faces) const {
         long sum = faces ? beside(pipe, q, q, f) : 0;
         for (int p = q + 1; p < pipe.levels; p++) {
-            const Pass& pass = passes[pipe.level[p].pass];
-            for (int n = 0; n < pass.inputs; n++)
-                if (field_of[pass.input[n].array] == f) sum = max(sum, shift[p] - shift[q] + pass.input[n].reach[0]);
+            each_input(pipe.level[p], [&](const Input& input) {
+                if (field_of[input.array] == f) sum = max(sum, shift[p] - shift[q] + input.reach[0]);
+            });
             if (ring(pipe, p, f) >= 0) return sum;
             if (faces) sum = max(sum, beside(pipe, q, p, f));
         }

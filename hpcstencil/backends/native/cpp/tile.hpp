@@ -125,6 +125,7 @@ struct Tile {
         const Pass* pass;
         LevelRecords records;
         Unstored unstored;
+        LevelStencils stencils;
         Injected injected;
     };
     List<Work> work{LEVELS};
@@ -152,6 +153,7 @@ struct Tile {
             w.x0 = round_down(w.x0, LANES), w.x1 = round_up(w.x1, LANES);
             portions += (w.j1 - w.j0 + ROWS - 1) / ROWS * (AT_ONCE / w.pass->at_once);
             w.records.find(call, job.first + w.step, *w.pass), w.unstored.find(pipe.level[q].pass, w.records.cells);
+            w.stencils.find(call, job.first + w.step, pipe.level[q].pass);
             w.injected.find(call, job.first + w.step, *w.pass);
             for (int mask = 0; mask < VARIANTS; mask++) {
                 const Variant& variant = *w.pass->variant[mask];
@@ -187,7 +189,7 @@ struct Tile {
         }
         if (call.error_sums) errors.add_to(call.error_sums);
         results.end();
-        for (Work& each : work) each.records.sums.end();
+        for (Work& each : work) each.records.sums.end(), each.stencils.end();
     }
 
     // Starts to prefetch the cells of planes i .. i + AT_ONCE - 1 that will be loaded from this block, a portion after
@@ -230,6 +232,7 @@ struct Tile {
             return read_plane(Unstored::array(plane), n + plane.offset);
         };
         w.unstored.record(call, scalars[w.step], plan.tables.data(), plan.layers, i, from, to, source);
+        w.stencils.add(i, i + AT_ONCE, from, to, read_plane);
         for (long k = 0; k < AT_ONCE; k += pass.at_once) {
             if (i + k + pass.at_once <= w.lo || i + k >= w.hi) continue;
             for (long n = 0; n < pass.outputs * pass.at_once; n++) {

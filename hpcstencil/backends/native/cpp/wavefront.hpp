@@ -46,7 +46,8 @@ struct Wavefront : Plan {
     SnapshotCopies* snapshot = nullptr;
 
     Wavefront(const Call& call, const Blocking& blocking) : Plan(call), rows(blocking.rows) {
-        reserved.lay_out(blocking.steps, has_boundary(call, 0), nullptr, {}, needs_whole_steps(call) ? ALL_APART : 0);
+        reserved.lay_out(blocking.steps, has_boundary(call, 0), nullptr, {}, needs_whole_steps(call) ? ALL_APART : 0,
+                         evaluates(call) ? ALL_APART : 0);
         reserved_drift.lay_out(reserved, call.count[1] == 1);
         in_round = planes_in_round();
         // Between two ends, parts begin lower, because levels lie half as far above their first place on average.
@@ -69,7 +70,14 @@ struct Wavefront : Plan {
         joins_sweeps = JOINS_STEPS;
         Plan::lay_out(steps_, sweeps_);
         field_drift.resize(pipelines.size()), hand_over.resize(pipelines.size());
-        for (size_t n = 0; n < pipelines.size(); n++) field_drift[n].lay_out(pipelines[n], call.count[1] == 1);
+        const bool flat = call.count[1] == 1;
+        for (size_t n = 0; n < pipelines.size(); n++) {
+            field_drift[n].lay_out(pipelines[n], flat);
+            if (!evaluates(call)) continue;
+            FieldDrift most;
+            const Pipeline& other = widest(pipelines[n].steps);
+            most.lay_out(other, flat), field_drift[n].widen(pipelines[n], most.after[other.levels - 1]);
+        }
         for (long k = 0; k < sweeps; k++) {
             long reach = pipeline_of(k).level[0].reach[0];
             seam_offset.push_back(seam_offset[k] + (k % 2 ? -reach : reach));
@@ -211,6 +219,7 @@ struct Sweep {
     List<Chunks> chunk{LEVELS};             // of a level's rows in this tile
     List<LevelRecords> records{LEVELS};
     List<Unstored> unstored{LEVELS};
+    List<LevelStencils> stencils{LEVELS};
     List<Injected> injected{LEVELS};
     List<Rows> written{PLANES};  // by a pass
     VariantPlanes read;
@@ -238,6 +247,7 @@ struct Sweep {
             const Pass& pass = passes[pipe.level[q].pass];
             records[q].find(call, wavefront.first_step(k) + pipe.level[q].step, pass);
             unstored[q].find(pipe.level[q].pass, records[q].cells);
+            stencils[q].find(call, wavefront.first_step(k) + pipe.level[q].step, pipe.level[q].pass);
             injected[q].find(call, wavefront.first_step(k) + pipe.level[q].step, pass);
             for (int mask = 0; mask < VARIANTS; mask++)
                 for (int n = 0; n < pass.variant[mask]->planes; n++) {
@@ -270,6 +280,7 @@ struct Sweep {
     void end_sums() {
         results.end();
         for (LevelRecords& each : records) each.sums.end();
+        for (LevelStencils& each : stencils) each.end();
     }
 
     Drift drift(int q, int f) const {
@@ -465,6 +476,7 @@ struct Sweep {
                                    if (plane.input < 0) return wavefront.fixed_arrays.at(plane, n);
                                    return read_plane(Unstored::array(plane), n + plane.offset);
                                });
+        stencils[q].add(i0, i1, first, end, read_plane);
         // the lowest and the highest plane with which a group begins
         const long planes = pass.at_once, low = i + (i0 - i) / planes * planes,
                    high = low + (i1 - 1 - low) / planes * planes;
