@@ -3,6 +3,7 @@
 import jax
 import pytest
 from probed import ROWS, diagnostics, file_of, with_diagnostics, with_expressions, with_stencils
+from support import dealt
 
 from hpcstencil.runtime.communicator import connect, from_rank_0
 
@@ -15,11 +16,8 @@ WAYS = [  # devices of each process, and how processes exchange edges; rows are 
 ]
 
 
-CASES = [
-    *((with_diagnostics, ROWS[n]) for n in (0, 2, 6)),
-    *((with_expressions, ROWS[n]) for n in (2, 7, 9)),
-    *((with_stencils, ROWS[n]) for n in (2, 4, 6)),
-]
+ROWS_OF = {with_diagnostics: (0, 2, 6), with_expressions: (2, 7, 9), with_stencils: (2, 4, 6)}
+CASES = {f"{ROWS[n][0]}-{having.__name__}": (having, ROWS[n]) for having, rows in ROWS_OF.items() for n in rows}
 
 
 @pytest.fixture(scope="module")
@@ -27,9 +25,9 @@ def communicator():
     return connect()
 
 
-@pytest.mark.parametrize("way", WAYS, ids=str)
-@pytest.mark.parametrize(("having", "row"), CASES, ids=[f"{row[0]}-{having.__name__}" for having, row in CASES])
-def test_every_decomposition_has_the_same_rows(communicator, tmp_path_factory, having, row, way):
+@pytest.mark.parametrize("case, way", dealt(CASES, WAYS))
+def test_every_decomposition_has_the_same_rows(communicator, tmp_path_factory, case, way):
+    having, row = CASES[case]
     devices, exchange = way
     given = having(row)
     given["numerics"]["kernel"] = "native"
