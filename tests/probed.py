@@ -61,7 +61,8 @@ def with_expressions(row, **changes):
 
 
 def with_stencils(row, **changes):
-    """The input of `with_probes` with reductions after every third step: of derivatives of each field, and of others."""
+    """The input of `with_probes` with reductions after every third step: of derivatives of each field, of one along two axes,
+    and of others."""
     given = with_probes(row)
     problem = problem_of(**given)
     fields = [name for name in problem.changing if name.isidentifier()]
@@ -73,6 +74,8 @@ def with_stencils(row, **changes):
         "field": f"min({fields[0]})",
         "square": f"mean({fields[0]}**2)",
     }
+    if len(axes) > 1 and "mask" not in given:  # beside solid cells it needs a second pass
+        whole["mixed"] = f"max(abs(dxy({fields[0]})))"
     return {**given, "diagnostics": {"every_steps": 3, **each, **whole}, **changes}
 
 

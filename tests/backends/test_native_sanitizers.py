@@ -29,7 +29,7 @@ static void add_neighbours(const Place&, const Rows* in, const Rows* out, long j
         for (long x = x0; x < x0 + round_up(x1 - x0, LANES); x++) {
             real sum = 0;
             for (int n = 0; n < 3; n++) sum += in[n].p[j * in[n].pitch + x];
-            for (int side = -1; side <= 1; side += 2)
+            for (int side = -2; side <= 2; side += 4)
                 sum += in[1].p[j * in[1].pitch + x + side] + in[1].p[(j + side * !FLAT) * in[1].pitch + x];
             out->p[j * out->pitch + x] = sum;
         }
@@ -77,17 +77,17 @@ int main() {
     for (int n = 0; n < 6 * sums_each; n++) recorded[n].wanted = 1, recorded[n].exponent = 1;
     const double times[6] = {};
     FieldRecords records = {3, 0, 1, 6, recorded, trees, &tree, times};
-    const Input reads = {0, {1, !FLAT, 1}, true};
-    const Plane read[] = {{0, -1}, {0, 0}, {0, 1}};
+    const Input reads = {0, {2, 2 * !FLAT, 2}, true}, wanted = {GIVEN - 1, {2, 2 * !FLAT, 2}, true};
+    const Plane read[] = {{0, -2}, {0, 0}, {0, 2}};
     const int value = 1, first = 0, own_field[] = {0, 1};  // array 1 is the value, in field 1
     const Variant whole = {add_neighbours, 0, 3, 1, 1, read, &first};
     Pass pass = {1, 1, 1, &reads, &value, {&whole, &whole, &whole, &whole, &whole, &whole, &whole, &whole}};
     const Evaluator evaluator = {&pass, prepare_nothing, own_field, 0};
-    const int64_t place[] = {0, -1};
+    const int64_t place[] = {GIVEN - 1, -1};
     FieldSum* evaluated_sums = (FieldSum*)calloc(6, sizeof(FieldSum));
     for (int n = 0; n < 6; n++) evaluated_sums[n].wanted = 1, evaluated_sums[n].exponent = 4;
     StencilRecords stencils = {3, 0, 1, 6, evaluated_sums, 1, &evaluator, place, constants, times};
-    const bool evaluates = can_record_stencils(&evaluator, place, 0);
+    const bool evaluates = can_record_stencils(&wanted, 1);
     const int64_t stored[] = {2, 7, 11};
     void* places[3 * GIVEN];
     for (int n = 0; n < 3 * GIVEN; n++) places[n] = malloc(cells * sizeof(real));

@@ -100,6 +100,44 @@ def test_calls_end_where_they_cannot_record_an_expression(tmp_path, calls, expre
     assert max(calls) <= 3 and rows["step"].tolist() == [*range(0, STEPS, 3), STEPS]
 
 
+WIDE = [[0.1, -0.3, 0.2, 0.3, -0.4], [0.0, 0.1, 0.0, 0.2, 0.1], [0.2, -0.1, -0.3, 0.1, 0.2]]
+
+
+@pytest.mark.parametrize("every", (3, 26))
+@pytest.mark.parametrize("periodic", (True, False))
+def test_expressions_that_read_further_than_steps_are_recorded_if_rows_are_frequent(
+    tmp_path, monkeypatch, calls, every, periodic, cache_of_a_mebibyte
+):
+    given = {
+        "grid": {"shape": [400, 300]},
+        "equation": {"name": "custom", "rhs": {"u": "0.1*laplacian(u)"}, "stencils": {"wide": WIDE}},
+        "initial": {"u": "noise(3)"},
+        "boundary": {"x": "periodic"} if periodic else {"x": {"dirichlet": "t"}},
+        "time": {"dt": 0.01, "end": 0.6},
+        "numerics": {"kernel": "native", "integrator": "euler"},
+        "diagnostics": {"every_steps": every, "a": "integral(wide(u)**2)", "b": "max(wide(u)*dx(u))"},
+    }
+    rows = diagnostics(file_of(tmp_path / "recorded.h5", given))
+    assert (max(calls) > every) == (every == 3)
+    monkeypatch.setattr(ByNative, "recorder", lambda *given: None)
+    assert_same(rows, diagnostics(file_of(tmp_path / "ended.h5", given)))
+
+
+@pytest.mark.parametrize(
+    "expression", ("max(dx(x*x))", "max(dx(1.0 + 0*x))", "integral(s*x)", "max(dx(u)) + max(dx(x*x))")
+)
+def test_expressions_without_fields_are_evaluated(tmp_path, expression):
+    np.save(tmp_path / "samples.npy", np.arange(50.0))
+    series = {"series": str(tmp_path / "samples.npy"), "dt": 0.01}
+    values = []
+    for kernel in ("native", "shift"):
+        equation = {"name": "custom", "s": series, "rhs": {"u": "0.3*laplacian(u) + 0.01*s"}}
+        given = heat(diagnostics={"every_steps": 3, "a": expression}, equation=equation)
+        given["numerics"] = {"kernel": kernel}
+        values.append(diagnostics(file_of(tmp_path / f"{kernel}.h5", given))["a"])
+    assert values[0] == pytest.approx(values[1], rel=1e-5)
+
+
 def heat(**changes):
     given = {"grid": {"shape": [37]}, "equation": {"name": "heat"}, "initial": {"u": "sin(0.5*x)"}, **changes}
     return {**given, "numerics": {"kernel": "native"}, "time": {"dt": 0.01, "end": 0.4}}

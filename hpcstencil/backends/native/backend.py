@@ -22,7 +22,7 @@ from hpcstencil.backends.native.cost_model import (
 )
 from hpcstencil.backends.native.program import Program, program
 from hpcstencil.backends.native.stencil_values import CompiledValues, StencilValues
-from hpcstencil.backends.native.value_program import ValueProgram, ValueTree, evaluable, fields_read
+from hpcstencil.backends.native.value_program import ValueProgram, ValueTree
 from hpcstencil.numerics.grid import AXES
 from hpcstencil.numerics.topology import Topology
 from hpcstencil.problem.decomposition import Costs, Plan, most_steps
@@ -34,6 +34,8 @@ from hpcstencil.symbolic.stencil_reach import Needs
 from hpcstencil.validation.errors import EnvironmentProblem
 
 if TYPE_CHECKING:
+    import ctypes
+
     import jax
 
     from hpcstencil.backends.native.ffi_call import Native
@@ -56,9 +58,7 @@ class NativeBackend:
         compiler()  # raises Unsupported if there is none
         made = program(problem)
         check_room(made, problem, topology)
-        # A problem of reverse steps may have sums of fields that only others of its kind have.
-        reduced = [tree for tree in problem.reduced() if fields_read(tree) <= set(made.fields)]
-        values = StencilValues.of(problem, [tree for tree in reduced if not evaluable(tree, made.fields)])
+        values = StencilValues.of(problem, made.fields)
         if values is not None:
             check_room(values.program, problem, topology)
         return LoweredToNative(problem, made, values)
@@ -134,7 +134,30 @@ class LoweredToNative:
         return steps_between_exchanges(self.program, self.problem, topology, costs)
 
     def reach(self, topology: Topology, every: int) -> tuple[int, ...] | None:
-        return reach_of_steps(self.program, topology.ndim, every) if every else None  # sections know their own reach
+        if not every:
+            return None  # sections know their own reach
+        own, model = reach_of_steps(self.program, topology.ndim, every), account(self.program)
+        more = self._more_reach(model, topology.ndim, every)
+        return own if more is None else tuple(map(sum, zip(own, more, strict=True)))
+
+    def _more_reach(self, library: ctypes.CDLL, ndim: int, every: int) -> tuple[int, ...] | None:
+        """Return how many cells further beyond a block ``every`` steps load because they record stencil values, per axis.
+
+        None if they record none. ``library`` is the program, or its cost model.
+        """
+        values, fields = self.stencil_values, self.program.fields
+        if values is None or not values.recorded(library, fields, self.problem.config):
+            return None
+        return values.more_reach(library, fields, ndim, every)
+
+    def _records_stencils(self, library: ctypes.CDLL, plan: Plan, widths: Sequence[int]) -> bool:
+        """Return whether steps record stencil values, which must not read beyond halos of these ``widths``."""
+        ndim, every = plan.topology.ndim, plan.steps_per_exchange
+        more = self._more_reach(library, ndim, every) if every else None
+        if more is None or not any(widths):
+            return more is not None
+        own = reach_of_steps(self.program, ndim, every)
+        return all(w == 0 or n + m <= w for n, m, w in zip(own, more, widths, strict=True))
 
     def cells_held(self, plan: Plan) -> tuple[int, int]:
         """Return (values held between steps, values held while stepping) on each device; see `backend.Lowered`.
@@ -204,6 +227,7 @@ class LoweredToNative:
             require_same_code(code.number, communicator)
         widths = device_grid.widths_of(plan.reach)
         alone = bool(blocks) or not any(widths)
+        records_stencils = self._records_stencils(code.library, plan, widths)
         measures_fields_only = all(isinstance(tree, Field) for tree in problem.measured.values())
 
         def attempt() -> Attempt:
@@ -246,7 +270,7 @@ class LoweredToNative:
                 if communicator.any(not values):
                     values = {}
             given = code.library, self.program.fields, trees, one_call, records, made, values
-            reducer = ByNative(device_grid, *given, any(widths), stencil_values(trees))
+            reducer = ByNative(device_grid, *given, stencil_values(trees), records_stencils)
             return array.reductions(needs, trees, reducer)
 
         def inside() -> Advance:

@@ -171,8 +171,8 @@ class Native:
         return dict(zip(names, after, strict=True)), sums
 
     def arrays(self, fields: Mapping[str, jax.Array]) -> dict[int, jax.Array]:
-        """Return the arrays from which a step starts, by their numbers in the program; those of ``fields`` that are given."""
-        return {n: fields[name] for n, name in enumerate(self.program.fields) if name in fields}
+        """Return the arrays from which a step starts, the fields, by their numbers in the program."""
+        return {n: fields[name] for n, name in enumerate(self.program.fields)}
 
     def section(
         self,
@@ -203,13 +203,11 @@ class Native:
         return dict(zip(section.made, results, strict=True))
 
     def ended(self, arrays: Mapping[int, jax.Array]) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
-        """Return (fields, `Problem.errors`) after all sections of a step, both by field, like `steps`.
-
-        Fields that were not given, because the step does not read them, are left out.
-        """
-        names, ends = self.program.fields, self.program.ends
-        fields = {name: arrays[n] for name, n in zip(names, ends, strict=False) if n in arrays}
-        return fields, {name: arrays[n] for name, n in zip(self.program.errors, ends[len(names) :], strict=True)}
+        """Return (fields, `Problem.errors`) after all sections of a step, both by field, like `steps`."""
+        names, errors = self.program.fields, self.program.errors
+        ends = [arrays[n] for n in self.program.ends]
+        first = len(names)
+        return dict(zip(names, ends[:first], strict=True)), dict(zip(errors, ends[first:], strict=True))
 
     def _edges(self) -> jax.Array:
         """Return the bridge's number of the device block on which the code runs; 0 if the program exchanges no edges."""

@@ -19,7 +19,7 @@ import numpy as np
 
 from hpcstencil.backends.backend import Cellwise
 from hpcstencil.backends.native.field_records import NativeRecords, expected_exponent, recordable
-from hpcstencil.backends.native.stencil_records import RecordsTogether, StencilRecords, can_record
+from hpcstencil.backends.native.stencil_records import RecordsTogether, StencilRecords
 from hpcstencil.backends.native.stencil_values import CompiledValues
 from hpcstencil.backends.native.value_program import ValueProgram, ValueTree
 from hpcstencil.backends.xla.reductions import TreeRecords, exact_sum
@@ -68,10 +68,10 @@ class ByNative:
         Whether calls of the program may record trees after some of their steps.
     values, value_program
         The trees that ``value_program`` evaluates, as loaded.
-    part
-        Whether blocks have neighbours.
     stencil_values
         What computes the values of the trees that apply stencils; None if XLA does, or there are none.
+    records_stencils
+        Whether calls of the program may record these too.
     """
 
     device_grid: DeviceGrid
@@ -82,8 +82,8 @@ class ByNative:
     records: bool
     value_program: ValueProgram
     values: Mapping[Node, ValueTree]
-    part: bool
     stencil_values: CompiledValues | None
+    records_stencils: bool
     expected: dict[Node, int] = field(default_factory=dict)  # the `expected_exponent` of each tree
     found: dict[Node, Any] = field(default_factory=dict)  # the last reductions
 
@@ -207,7 +207,7 @@ class ByNative:
             return None
         if values is None:
             return NativeRecords(self.library, self.fields, dtype, self.values, self.expected, trees, most)
-        if not can_record(self.library, self.fields, values, self.part):
+        if not self.records_stencils:
             return None
         return RecordsTogether(trees, [
             NativeRecords(self.library, self.fields, dtype, self.values, self.expected, others, most),

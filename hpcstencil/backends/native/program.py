@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hpcstencil.backends.backend import Unsupported
@@ -43,8 +43,10 @@ class Program:
         The numbers of the arrays that hold fields and errors after a step.
     recordable
         The fields whose cells probes can record after every step, even within a call of many steps.
-    tabulated
-        Whether passes read functions of coordinates, which a call computes in advance.
+    reads
+        The fields that the step reads if it is a single pass: each with the distance of the reads in cells per axis of the
+        driver, and whether it is read along only one axis at a time. None if there are more passes, or if the pass reads
+        functions of coordinates, which a call computes in advance.
     injections
         The number of times per step that values can be added to single cells of a field of `Problem.injected`.
     """
@@ -61,7 +63,7 @@ class Program:
     sections: tuple[Section, ...]
     ends: tuple[int, ...]
     recordable: tuple[str, ...]
-    tabulated: bool
+    reads: Mapping[str, tuple[Sequence[int], bool]] | None
     injections: int
 
     @property
@@ -90,7 +92,7 @@ def program(problem: Problem, most_at_once: int = MOST_AT_ONCE) -> Program:
     """
     try:
         step = step_of(problem, most_at_once)
-        tabulated = bool(step.text.tables.texts or step.text.fixed.texts)  # before those of ghost cells are added
+        reads = fields_read(step)  # before ghost cells add tables
         plan, sides = step.plan, sides_of(step)
         written, outlined = text(step, sides), outline(step, sides)
         return Program(
@@ -106,11 +108,18 @@ def program(problem: Problem, most_at_once: int = MOST_AT_ONCE) -> Program:
             sections=sections(step.passes[: len(step.parts)], plan.arrays, beside(sides), plan.ends, step.text.axis_of),
             ends=plan.ends,
             recordable=recordable(step),
-            tabulated=tabulated,
+            reads=reads,
             injections=len(plan.injected),
         )
     except RecursionError:
         raise Unsupported("an expression is too deeply nested") from None
+
+
+def fields_read(step: Step) -> dict[str, tuple[Sequence[int], bool]] | None:
+    """Return what `Program.reads` is, for a step without the functions that fill its ghost cells."""
+    if len(step.passes) > 1 or step.text.tables.texts or step.text.fixed.texts:
+        return None
+    return {step.plan.fields[array]: (reach, straight) for array, reach, straight in step.passes[0].inputs}
 
 
 def recordable(step: Step) -> tuple[str, ...]:

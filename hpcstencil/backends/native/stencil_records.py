@@ -45,7 +45,7 @@ class StencilRecords(SumRecords):
     """Records of the trees of ``values``, except of the state after a call; see `reductions.TreeRecords`.
 
     ``fields`` are those of the program in ``library``, which takes the steps. ``most``, ``field_sum`` and ``expected`` are
-    those of `SumRecords`. The program must be able to record them (`can_record`).
+    those of `SumRecords`. The program must be able to record them (`StencilValues.recorded`).
     """
 
     with_last = False
@@ -61,9 +61,7 @@ class StencilRecords(SumRecords):
     ) -> None:
         trees = values.trees
         super().__init__(trees, range(len(trees)), len(trees), most, field_sum, expected)
-        evaluator = evaluator_of(values)
-        assert evaluator is not None
-        self.library, self.evaluator, self.field = library, evaluator, places_of(values, fields)
+        self.library, self.evaluator, self.field = library, evaluator_of(values), places_of(values, fields)
         self.constants = np.array([*values.program.constants, 0.0])
         self.records = Records(
             records=most,
@@ -113,27 +111,14 @@ class RecordsTogether:
         return np.concatenate(found, 1)[:, [order.index(tree) for tree in self.trees]]
 
 
-def evaluator_of(values: CompiledValues) -> Evaluator | None:
-    """Return what programs of steps need to evaluate the trees of ``values``; None if only their own program can."""
+def evaluator_of(values: CompiledValues) -> Evaluator:
+    """Return what programs of steps need to evaluate the trees of ``values``. Its program must have `Program.reads`."""
     found = Evaluator()
-    if values.program.tabulated:
-        return None
-    return found if values.library.find_evaluator(ctypes.byref(found)) else None
+    values.library.find_evaluator(ctypes.byref(found))
+    return found
 
 
 def places_of(values: CompiledValues, fields: Sequence[str]) -> np.ndarray:
     """Return the array ``field`` of the struct StencilRecords: int64, for each field of the program of ``values``."""
     made = {field_of(n): -1 - n for n in range(len(values.trees))}
     return np.array([made[name] if name in made else fields.index(name) for name in values.program.fields], np.int64)
-
-
-def can_record(library: ctypes.CDLL, fields: Sequence[str], values: CompiledValues, part: bool) -> bool:
-    """Return whether the program in ``library``, with these ``fields``, can record the trees of ``values`` while it steps.
-
-    ``part`` says that blocks have neighbours. The values are the same where it cannot, but calls end there.
-    """
-    evaluator, field = evaluator_of(values), places_of(values, fields)
-    if evaluator is None:
-        return False
-    pointers = ctypes.byref(evaluator), ctypes.c_void_p(field.ctypes.data)
-    return bool(library.can_record_stencils(*pointers, ctypes.c_int64(part)))

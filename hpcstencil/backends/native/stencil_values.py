@@ -14,12 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 from hpcstencil.backends.backend import Cellwise, Unsupported
 from hpcstencil.backends.native.compiler import begun
+from hpcstencil.backends.native.passes import AXIS_OF
 from hpcstencil.backends.native.program import Program, program
+from hpcstencil.backends.native.value_program import evaluable, fields_read
+from hpcstencil.config.settings import Config
 from hpcstencil.numerics.integrators import Method, Stage
 from hpcstencil.numerics.schedule import StepRange
 from hpcstencil.problem.problem import Problem
 from hpcstencil.runtime.threads import threads_for
-from hpcstencil.symbolic.expressions import Node
+from hpcstencil.symbolic.expressions import Convolution, Field, Node, walk
 
 if TYPE_CHECKING:
     import jax
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
 
 REPLACED = Method((Stage(values=(), slopes=((0, 1.0),)),), order=1)  # new u = dt f(u)
 ONE = 1.0  # its dt
+FREQUENT = 25  # the most steps between two rows for which steps that load more are faster than calls that end there
 
 
 def field_of(number: int) -> str:
@@ -55,6 +59,12 @@ def valued(problem: Problem, trees: Sequence[Node]) -> Problem:
     )
 
 
+class Input(ctypes.Structure):
+    """The struct Input of program.hpp."""
+
+    _fields_ = (("array", ctypes.c_int), ("reach", ctypes.c_int * 3), ("straight", ctypes.c_bool))
+
+
 @dataclass(frozen=True)
 class StencilValues:
     """The program that computes the values of ``trees``."""
@@ -63,17 +73,59 @@ class StencilValues:
     program: Program
 
     @classmethod
-    def of(cls, problem: Problem, trees: Sequence[Node]) -> StencilValues | None:
-        """Return the program for ``trees``; None if there are none, in an ensemble, or if native code cannot compute them.
+    def of(cls, problem: Problem, fields: Sequence[str]) -> StencilValues | None:
+        """Return the program for the reductions of a problem that native code does not evaluate by rows.
 
-        These reasons do not depend on the decomposition, and neither do the bits of the values.
+        ``fields`` are those of the program that takes the steps. The result is None if there are no such reductions, in an
+        ensemble, or if native code cannot compute them. These reasons do not depend on the decomposition, and neither do the
+        bits of the values.
         """
-        if not trees or problem.members:
+        by_rows = problem.config.time.tolerance is None
+        trees = [
+            tree
+            for tree in problem.reduced()
+            if not isinstance(tree, Field)
+            and set() < fields_read(tree) <= set(fields)  # reverse steps have sums of fields that others of them have
+            and not (by_rows and evaluable(tree, fields))
+        ]
+        parts = (part for tree in trees for part in walk(tree))
+        if not trees or problem.members or any(isinstance(part, Convolution) and part.stencil.by_fft for part in parts):
             return None
         try:
             return cls(tuple(trees), program(valued(problem, trees), most_at_once=1))  # as `StencilRecords` need it
         except Unsupported:
             return None
+
+    def recorded(self, library: ctypes.CDLL, fields: Sequence[str], config: Config) -> bool:
+        """Return whether steps record the values: the program with these ``fields``, in ``library``.
+
+        Expressions that read further than a step does make all steps load more, so they are recorded if rows are frequent.
+        """
+        every, ndim = config.diagnostics.every_steps, config.grid.ndim
+        if every is None or config.time.tolerance is not None or self.program.reads is None:
+            return False
+        inputs = self._inputs(fields)
+        if not library.can_record_stencils(inputs, ctypes.c_int64(len(inputs))):
+            return False
+        return every <= FREQUENT or not any(self.more_reach(library, fields, ndim, 1))
+
+    def more_reach(self, library: ctypes.CDLL, fields: Sequence[str], ndim: int, steps: int) -> tuple[int, ...]:
+        """Return how many cells further beyond a block ``steps`` steps load if they record the values, per axis of the grid.
+
+        ``library`` is the program that takes the steps, or its cost model.
+        """
+        inputs, found = self._inputs(fields), (ctypes.c_int64 * 3)()
+        library.more_reach(inputs, ctypes.c_int64(len(inputs)), ctypes.c_int64(steps), found)
+        return tuple(found[axis] for axis in AXIS_OF[ndim])
+
+    def _inputs(self, fields: Sequence[str]) -> ctypes.Array[Input]:
+        """Return what the program reads, as inputs of the program with these ``fields``."""
+        assert self.program.reads is not None
+        inputs = [
+            Input(fields.index(name), (ctypes.c_int * 3)(*reach), straight)
+            for name, (reach, straight) in self.program.reads.items()
+        ]
+        return (Input * len(inputs))(*inputs)
 
     def begin(self) -> None:
         """Start compiling in a thread."""
@@ -88,11 +140,13 @@ class StencilValues:
         from hpcstencil.backends.native.time_loop import in_sections
 
         code = native(self.program, threads_for(device_grid.topology.device_count), steps_per_exchange=0)
-        step = in_sections(code, device_grid)
+        made, names = in_sections(code, device_grid), self.program.fields
+        ends = [self.program.ends[names.index(field_of(n))] for n in range(len(self.trees))]
 
         def evaluate(fields: Fields, parameters: Parameters, time: Any) -> list[jax.Array]:
-            after, _ = step(fields, parameters, StepRange(time, 0, ONE, 1))
-            return [after[field_of(n)] for n in range(len(self.trees))]
+            given = {n: fields[name] for n, name in enumerate(names) if name in fields}
+            arrays = made(given, parameters, StepRange(time, 0, ONE, 1))
+            return [arrays[n] for n in ends]
 
         return CompiledValues(self.trees, self.program, code.library, evaluate)
 

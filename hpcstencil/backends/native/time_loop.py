@@ -126,18 +126,18 @@ def one_by_sections(native: Native, device_grid: DeviceGrid) -> Advance:
     step, chosen = in_sections(native, device_grid), chosen_by(device_grid)
 
     def block(fields: Fields, parameters: Parameters, these: StepRange) -> Fields:
-        after = step(fields, parameters, these._replace(count=np.ones_like(these.count)))[0]
-        return chosen(after, fields, these.count)
+        arrays = step(native.arrays(fields), parameters, these._replace(count=np.ones_like(these.count)))
+        return chosen(native.ended(arrays)[0], fields, these.count)
 
     return block
 
 
 def in_sections(
     native: Native, device_grid: DeviceGrid
-) -> Callable[[Fields, Parameters, StepRange], tuple[Fields, Fields]]:
-    """Return the function (fields, parameters, one step) -> (fields after the step, its `Problem.errors`).
+) -> Callable[[Mapping[int, jax.Array], Parameters, StepRange], dict[int, jax.Array]]:
+    """Return the function (`Native.arrays`, parameters, one step) -> these arrays, and those that its sections made.
 
-    Both are by field, without ghost cells. Each section is a separate compiled call.
+    All are by number, without ghost cells. Each section is a separate compiled call.
     """
 
     def compiled(section: Section) -> Body:
@@ -150,11 +150,11 @@ def in_sections(
 
     programs = [(section, compiled(section)) for section in native.program.sections]
 
-    def step(fields: Fields, parameters: Parameters, this: StepRange) -> tuple[Fields, Fields]:
-        arrays = native.arrays(fields)
+    def step(given: Mapping[int, jax.Array], parameters: Parameters, this: StepRange) -> dict[int, jax.Array]:
+        arrays = dict(given)
         for section, program in programs:
             arrays |= jax.block_until_ready(program(among(arrays, section.given), parameters, this))
-        return native.ended(arrays)
+        return arrays
 
     return step
 
@@ -239,7 +239,8 @@ def attempt_by_sections(native: Native, device_grid: DeviceGrid, sums: Body, nor
     step = in_sections(native, device_grid)
 
     def attempt(fields: Fields, parameters: Parameters, this: StepRange, room: Fields) -> tuple[Fields, np.ndarray]:
-        after, errors = step(fields, parameters, this._replace(count=np.ones_like(this.count)))
+        arrays = step(native.arrays(fields), parameters, this._replace(count=np.ones_like(this.count)))
+        after, errors = native.ended(arrays)
         return after, norm(sums(errors, parameters, 0.0))
 
     return attempt

@@ -96,6 +96,7 @@ static Blocking cheapest_in_place(const Call& call, long steps, bool given, long
     FieldDrift& field_drift = *new FieldDrift();
     bool flat = call.count[1] == 1;
     long moved = fields_outside_layers();
+    const bool seams = !LAYERS && (threads > 1 || call.wraps[0]);
     for_steps(steps, given, [&](long t) {
         const Level& first = pipe.level[0];
         double tile0 = (double)call.count[0] / threads;
@@ -106,11 +107,11 @@ static Blocking cheapest_in_place(const Call& call, long steps, bool given, long
                          (!JOINS_STEPS || !joins) && evaluates(call) ? ALL_APART : 0);
             if (tile0 < 2.0 * first.reach[0] || call.count[1] < 2 * first.reach[1] || !field_drift.lay_out(pipe, flat))
                 return;
+            // On a periodic axis no part comes last, so each has to hand over the planes of all levels before it takes
+            // any.
+            const long round = BY_PLANES ? MOST_GROUPS * AT_ONCE : AT_ONCE;
+            if (seams && call.wraps[0] && tile0 < 3.0 * first.reach[0] + first.ahead + 2.0 * round) return;
         }
-        bool seams = !LAYERS && (threads > 1 || call.wraps[0]);
-        // On a periodic axis no part comes last, so each has to hand over the planes of all levels before it takes any.
-        const long round = BY_PLANES ? MOST_GROUPS * AT_ONCE : AT_ONCE;
-        if (seams && call.wraps[0] && tile0 < 3.0 * first.reach[0] + first.ahead + 2.0 * round) return;
         // Ends of a part, along the first axis and in all along the second, where cells of others are computed.
         bool outside0 = !needs_no_neighbours(call, 0) || (call.wraps[0] && !seams);
         long neighbours0 = threads == 1 ? 2 * outside0 : LAYERS ? 2 : outside0,
@@ -213,8 +214,7 @@ static Blocking choose_blocking(const Call& call, long steps, long threads) {
     for (int a = 0; a < AXES; a++)
         key[6 + a] = call.wraps[a], key[9 + a] = 2 * call.boundary[a][0] + call.boundary[a][1];
     key[12] = call.l2_bytes, key[13] = call.l3_is_far, key[14] = call.section ? call.section[1] : 0;
-    key[16] = evaluates(call) ? hash_of_evaluated() : 0;
-    key[15] = call.l3_bytes;
+    key[15] = call.l3_bytes, key[16] = evaluates(call) ? hash_of_evaluated() : 0;
     pthread_mutex_lock(&free_list_lock);
     for (const Asked& known : asked)
         if (!memcmp(known.key, key, sizeof key)) {

@@ -30,7 +30,7 @@ struct FieldDrift {
             memcpy(after[q], after[q - 1], FIELDS * sizeof(Drift));
             const Pass& pass = passes[pipe.level[q].pass];
             bool known = true;
-            each_input(pipe.level[q], [&](const Input& input) {
+            each_input(pipe.level[q], [&](const Input& input, bool) {
                 int f = field_of[input.array];
                 if (f < 0 || newest[f] != pipe.ring_of[pipe.level[q].step][input.array]) known = false;
             });
@@ -42,12 +42,12 @@ struct FieldDrift {
                 made[f] = true;
                 Drift away = {0, 0};
                 for (int r = written[f] + 1; r <= q; r++)
-                    each_input(pipe.level[r], [&](const Input& input) {
+                    each_input(pipe.level[r], [&](const Input& input, bool first) {
                         const int* reach = input.reach;
                         if (field_of[input.array] != f) return;
                         long planes = reach[0] - pipe.level[r].ahead + pipe.level[q].ahead,
                              rows = reach[1] - pipe.level[r].reach[1] + pipe.level[q].reach[1];
-                        if (r == q && (reach[0] || reach[1] || reach[2])) {
+                        if (r == q && !first && (reach[0] || reach[1] || reach[2])) {
                             // A level may overwrite only values that are not needed any more. Of the outermost rows, it
                             // reads only the cells straight beside its own, and overwrites them after loading them.
                             if (!input.straight) known = false;
@@ -70,7 +70,7 @@ struct FieldDrift {
     }
 
     // Makes the drift after the sweep at least that of another one. Fields are shifted further when they are last
-    // computed.
+    // computed; those that are never computed do not drift in any sweep.
     void widen(const Pipeline& pipe, const Drift* other) {
         for (int f = 0; f < FIELDS; f++) {
             int q = pipe.levels - 1;

@@ -74,9 +74,10 @@ struct Ring {
 struct Level {
     int step, pass;
     long ahead, reach[AXES], deep[AXES];
-    bool evaluates;  // expressions of the state before the step (stencil_records.hpp)
+    const std::vector<Input>* evaluated;  // null, or what expressions of the state before the step read
 };
-static std::vector<Input> evaluated;  // what these expressions read
+// What the expressions read that are recorded (stencil_records.hpp).
+static std::vector<Input> evaluated;
 
 // A number for the inputs ``evaluated``; others have another one, with near certainty.
 static inline long hash_of_evaluated() {
@@ -87,11 +88,11 @@ static inline long hash_of_evaluated() {
     return hash;
 }
 
-// Calls body(input) for each array that a level reads.
+// Calls body(input, first) for each array that a level reads; ``first`` says that it reads it before it overwrites any.
 template <class Body>
 static void each_input(const Level& level, Body body) {
-    for (int n = 0; n < passes[level.pass].inputs; n++) body(passes[level.pass].input[n]);
-    for (size_t n = 0; n < evaluated.size() && level.evaluates; n++) body(evaluated[n]);
+    for (int n = 0; n < passes[level.pass].inputs; n++) body(passes[level.pass].input[n], false);
+    for (size_t n = 0; level.evaluated && n < level.evaluated->size(); n++) body((*level.evaluated)[n], true);
 }
 
 // What a sweep shares with the sweeps before and after it, where calls join steps (`JOINS_STEPS`): whether the first
@@ -112,10 +113,10 @@ struct Pipeline {
     List<Ring> ring{RINGS};
     List<Level> level{LEVELS};
 
-    // Step t of the sweep is joined to the next one, unless bit t of ``apart`` is set. Its first pass evaluates if bit
-    // t of ``evaluates`` is set.
+    // Step t of the sweep is joined to the next one, unless bit t of ``apart`` is set. Its first pass evaluates
+    // expressions, which read ``inputs``, if bit t of ``evaluates`` is set.
     void lay_out(int steps_, bool boundary0, const int64_t* section = nullptr, Joints joints = {}, uint32_t apart = 0,
-                 uint32_t evaluates = 0) {
+                 uint32_t evaluates = 0, const std::vector<Input>& inputs = evaluated) {
         steps = steps_, levels = 1, rings = 0;
         level.assign(LEVELS, {});
         for (int t = 0; t <= steps; t++)
@@ -131,7 +132,7 @@ struct Pipeline {
             for (int p = section ? section[0] : begun; p < (section ? section[1] : PASSES); p++, levels++) {
                 Level& mine = level[levels];
                 mine.step = t, mine.pass = next && p == PASSES - 1 ? PASSES : p;
-                mine.evaluates = mine.pass == 0 && evaluates >> t & 1;
+                mine.evaluated = mine.pass == 0 && evaluates >> t & 1 ? &inputs : nullptr;
                 const Pass& pass = passes[mine.pass];
                 for (int o = 0; o < pass.outputs; o++) {
                     int later = pass.output[o] >= ARRAYS, array = pass.output[o] - later * ARRAYS;
@@ -155,8 +156,8 @@ struct Pipeline {
             for (int o = 0; o < pass.outputs; o++) need_at_faces(output(q, o), mine.ahead, reach);
             for (int n = 0; n < pass.inputs; n++)
                 need(ring_of[mine.step][pass.input[n].array], mine.ahead, reach, deep, boundary0, pass.input[n].reach);
-            for (size_t n = 0; n < evaluated.size() && mine.evaluates; n++)
-                need(ring_of[mine.step][evaluated[n].array], mine.ahead, reach, none, boundary0, evaluated[n].reach);
+            for (size_t n = 0; mine.evaluated && n < inputs.size(); n++)
+                need(ring_of[mine.step][inputs[n].array], mine.ahead, reach, none, boundary0, inputs[n].reach);
         }
         for (int n = 0; n < loaded; n++) {
             need_at_faces(load[n], level[0].ahead, nullptr);

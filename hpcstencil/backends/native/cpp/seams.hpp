@@ -33,7 +33,7 @@ struct HandOver {
     long needed(const Pipeline& pipe, int q, int f, bool faces) const {
         long sum = faces ? beside(pipe, q, q, f) : 0;
         for (int p = q + 1; p < pipe.levels; p++) {
-            each_input(pipe.level[p], [&](const Input& input) {
+            each_input(pipe.level[p], [&](const Input& input, bool) {
                 if (field_of[input.array] == f) sum = max(sum, shift[p] - shift[q] + input.reach[0]);
             });
             if (ring(pipe, p, f) >= 0) return sum;

@@ -14,12 +14,8 @@ struct Evaluator {
     int64_t scalars;
 };
 
-// The pass of this program as an evaluator. Returns whether it can be one for other programs; it must not read tables
-// or fixed arrays, which they do not have.
-extern "C" int64_t find_evaluator(Evaluator* found) {
-    *found = {passes, prepare, field_of, SCALARS};
-    return PASSES == 1 && passes[0].at_once == 1;
-}
+// The only pass of this program, which reads no tables and no fixed arrays, as an evaluator for other programs.
+extern "C" void find_evaluator(Evaluator* found) { *found = {passes, prepare, field_of, SCALARS}; }
 
 // Record n has ``values`` sums, from ``sums`` + n ``values`` on.
 struct StencilRecords : RecordedSteps {
@@ -38,18 +34,21 @@ static std::vector<Input> inputs_of(const Evaluator& evaluator, const int64_t* f
     for (Input& each : found) each.array = field[each.array];
     return found;
 }
-// Whether steps can record what an evaluator computes. In a block that is ``part`` of a grid it must not read further
-// than the pass of its level does, since neighbours send no more cells. ``field`` is as in `StencilRecords`.
-extern "C" int64_t can_record_stencils(const Evaluator* evaluator, const int64_t* field, int64_t part) {
-    for (const Input& wanted : inputs_of(*evaluator, field)) {
-        bool near = !part;
-        for (int n = 0; n < passes[0].inputs && !near; n++) {
-            const Input& read = passes[0].input[n];
-            near = read.array == wanted.array;
-            for (int a = 0; a < AXES; a++) near = near && wanted.reach[a] <= read.reach[a];
-        }
-        if (!near || layers_of[wanted.array]) return false;
-    }
+// Stores how many cells further beyond a block a sweep of some steps loads, per axis, if the state before each of them
+// is recorded by expressions that read these inputs.
+extern "C" void more_reach(const Input* inputs, int64_t count, int64_t steps, int64_t* more) {
+    const std::vector<Input> read(inputs, inputs + count);
+    Pipeline &plain = *new Pipeline(), &evaluating = *new Pipeline();
+    steps = min(steps, MAX_STEPS);
+    plain.lay_out(steps, false, nullptr, {}, ALL_APART);
+    evaluating.lay_out(steps, false, nullptr, {}, ALL_APART, ALL_APART, read);
+    for (int a = 0; a < AXES; a++) more[a] = evaluating.level[0].reach[a] - plain.level[0].reach[a];
+    delete &plain, delete &evaluating;
+}
+// Whether steps can record expressions that read these inputs: fields that are stored everywhere.
+extern "C" int64_t can_record_stencils(const Input* inputs, int64_t count) {
+    for (int64_t n = 0; n < count; n++)
+        if (layers_of[inputs[n].array]) return false;
     return true;
 }
 // Later calls record there, or nowhere.
