@@ -17,7 +17,7 @@ from hpcstencil.backends.native.cost_model import (
     account,
     cells_beside,
     least_work,
-    reach_of_steps,
+    reach_in,
     steps_between_exchanges,
 )
 from hpcstencil.backends.native.program import Program, program
@@ -136,8 +136,8 @@ class LoweredToNative:
     def reach(self, topology: Topology, every: int) -> tuple[int, ...] | None:
         if not every:
             return None  # sections know their own reach
-        own, model = reach_of_steps(self.program, topology.ndim, every), account(self.program)
-        more = self._more_reach(model, topology.ndim, every)
+        model = account(self.program)
+        own, more = reach_in(model, topology.ndim, every), self._more_reach(model, topology.ndim, every)
         return own if more is None else tuple(map(sum, zip(own, more, strict=True)))
 
     def _more_reach(self, library: ctypes.CDLL, ndim: int, every: int) -> tuple[int, ...] | None:
@@ -156,7 +156,7 @@ class LoweredToNative:
         more = self._more_reach(library, ndim, every) if every else None
         if more is None or not any(widths):
             return more is not None
-        own = reach_of_steps(self.program, ndim, every)
+        own = reach_in(library, ndim, every)
         return all(w == 0 or n + m <= w for n, m, w in zip(own, more, widths, strict=True))
 
     def cells_held(self, plan: Plan) -> tuple[int, int]:

@@ -54,8 +54,13 @@ def reach_of_steps(program: Program, ndim: int, steps: int) -> tuple[int, ...]:
     With leapfrog they are a third of one stencil's radius per stage if only one of the two groups of fields has a stencil.
     Raises Unsupported like `account`.
     """
+    return reach_in(account(program), ndim, steps)
+
+
+def reach_in(library: ctypes.CDLL, ndim: int, steps: int) -> tuple[int, ...]:
+    """Return `reach_of_steps` of a program in ``library``, or of its cost model."""
     found = (ctypes.c_int64 * 3)()
-    account(program).reach_of_steps(ctypes.c_int64(steps), found)
+    library.reach_of_steps(ctypes.c_int64(steps), found)
     return tuple(found[axis] for axis in AXIS_OF[ndim])
 
 
