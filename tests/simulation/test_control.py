@@ -228,7 +228,7 @@ def test_the_error_is_that_of_its_definition(size, precision):
     array = array_code(problem, simulation.plan, grid, simulation.communicator)
     start = simulation.put({name: size * u for name, u in random_block(problem, simulation).items()})
     this = StepRange(0.1, 0, 0.05, 1)
-    _, by_field = in_sections(code, grid)(start, problem.parameters, this)
+    _, by_field = code.ended(in_sections(code, grid)(code.arrays(start), problem.parameters, this))
     errors = [block.astype(np.float64) for block in simulation.get(by_field, list(by_field)).values()]
     _, of_sections = attempt_by_sections(code, grid, array.error_sums(), array.norm)(
         start, problem.parameters, this, {}
