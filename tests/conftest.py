@@ -19,8 +19,8 @@ from hpcstencil.runtime.launcher import environment_size
 # Before any test imports jax: two devices of the processor, and XLA as `hpcstencil run` sets it up. With JAX_PLATFORMS=cuda the
 # tests run on a GPU instead (docs/design/gpu.md).
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-# Less work in all than in parallel, and tests use all cores already. Where one process computes, XLA writes plain loops: that
-# takes two thirds of the time to compile. Several processes compile as a run does.
+# Less work in all than in parallel, and tests use all cores already. Where one process computes, XLA writes plain loops, which
+# it compiles faster. Several processes compile as a run does.
 os.environ.setdefault(
     "XLA_FLAGS",
     "--xla_cpu_parallel_codegen_split_count=1"
