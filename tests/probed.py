@@ -13,6 +13,7 @@ from hpcstencil.runtime.signals import Request
 from hpcstencil.simulation import run
 from hpcstencil.simulation.prepared import Decomposed
 from hpcstencil.simulation.restart import Options
+from hpcstencil.simulation.streams.snapshots import DiagnosticRows
 
 STEPS = 37
 INITIAL = "0.3 + 0.2*noise(1) + 0.1*x"
@@ -91,6 +92,15 @@ def file_of(path, given, communicator=None, devices=1, **options):
     decomposed = Decomposed.of(build(from_mapping(given, path.parent)), communicator.size, devices)
     run.run(decomposed, Options(path, quiet=True, **options), communicator, jax.local_devices()[:devices], Request())
     return path
+
+
+def counted_calls(monkeypatch):
+    """A list to which later runs with diagnostics add the numbers of steps of their calls."""
+    counts, before = [], DiagnosticRows.before
+    monkeypatch.setattr(
+        DiagnosticRows, "before", lambda self, *given: counts.append(given[1].steps.count) or before(self, *given)
+    )
+    return counts
 
 
 def samples(path):

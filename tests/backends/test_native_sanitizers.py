@@ -77,17 +77,18 @@ int main() {
     for (int n = 0; n < 6 * sums_each; n++) recorded[n].wanted = 1, recorded[n].exponent = 1;
     const double times[6] = {};
     FieldRecords records = {3, 0, 1, 6, recorded, trees, &tree, times};
-    const Input reads = {0, {2, 2 * !FLAT, 2}, true}, wanted = {GIVEN - 1, {2, 2 * !FLAT, 2}, true};
+    const Input reads = {GIVEN - 1, {2, 2 * !FLAT, 2}, true};
+    const Inputs inputs = {&reads, 1};
     const Plane read[] = {{0, -2}, {0, 0}, {0, 2}};
     const int value = 1, first = 0, own_field[] = {0, 1};  // array 1 is the value, in field 1
     const Variant whole = {add_neighbours, 0, 3, 1, 1, read, &first};
     Pass pass = {1, 1, 1, &reads, &value, {&whole, &whole, &whole, &whole, &whole, &whole, &whole, &whole}};
     const Evaluator evaluator = {&pass, prepare_nothing, own_field, 0};
-    const int64_t place[] = {GIVEN - 1, -1};
+    const int64_t value_of[] = {-1, 0};
     FieldSum* evaluated_sums = (FieldSum*)calloc(6, sizeof(FieldSum));
     for (int n = 0; n < 6; n++) evaluated_sums[n].wanted = 1, evaluated_sums[n].exponent = 4;
-    StencilRecords stencils = {3, 0, 1, 6, evaluated_sums, 1, &evaluator, place, constants, times};
-    const bool evaluates = can_record_stencils(&wanted, 1);
+    StencilRecords stencils = {3, 0, 1, 6, evaluated_sums, 1, &evaluator, inputs, value_of, constants, times};
+    const bool evaluates = can_record_stencils(&inputs);
     const int64_t stored[] = {2, 7, 11};
     void* places[3 * GIVEN];
     for (int n = 0; n < 3 * GIVEN; n++) places[n] = malloc(cells * sizeof(real));

@@ -2,11 +2,10 @@
 
 import jax
 import pytest
-from probed import ROWS, diagnostics, file_of, with_diagnostics, with_expressions, with_stencils
+from probed import ROWS, counted_calls, diagnostics, file_of, with_diagnostics, with_expressions, with_stencils
 from support import dealt
 
 from hpcstencil.runtime.communicator import connect, from_rank_0
-from hpcstencil.simulation.streams.snapshots import DiagnosticRows
 
 pytestmark = [pytest.mark.mpi, pytest.mark.optimized]
 WAYS = [  # devices of each process, and how processes exchange edges; rows are recorded by one device that exchanges in passes
@@ -35,10 +34,7 @@ def test_every_decomposition_has_the_same_rows(communicator, tmp_path_factory, m
     folder = communicator.broadcast(tmp_path_factory.mktemp("rows") if communicator.rank == 0 else None)
     alone = from_rank_0(communicator, lambda: diagnostics(file_of(folder / "alone.h5", given)))
     given["decomposition"] = {**given["decomposition"], "exchange": exchange}
-    calls, before = [], DiagnosticRows.before
-    monkeypatch.setattr(
-        DiagnosticRows, "before", lambda self, *given: calls.append(given[1].steps.count) or before(self, *given)
-    )
+    calls = counted_calls(monkeypatch)
     path = file_of(folder / "run.h5", given, communicator, min(devices, len(jax.local_devices())))
     assert max(calls) > 3 or devices > 1  # steps between two rows: calls do not end there
     found = from_rank_0(communicator, lambda: diagnostics(path))

@@ -5,6 +5,7 @@ import pytest
 from probed import (
     ROWS,
     STEPS,
+    counted_calls,
     diagnostics,
     file_of,
     samples,
@@ -15,18 +16,13 @@ from probed import (
 )
 
 from hpcstencil.backends.native.field_sums import ByNative
-from hpcstencil.simulation.streams.snapshots import DiagnosticRows
 from hpcstencil.validation.errors import NumericsError
 
 
 @pytest.fixture
 def calls(monkeypatch):
     """The numbers of steps of the calls of a run."""
-    counts, before = [], DiagnosticRows.before
-    monkeypatch.setattr(
-        DiagnosticRows, "before", lambda self, *given: counts.append(given[1].steps.count) or before(self, *given)
-    )
-    return counts
+    return counted_calls(monkeypatch)
 
 
 def assert_same(one, other):
@@ -49,27 +45,13 @@ def test_recorded_rows_are_those_of_calls_that_end_there(tmp_path, monkeypatch, 
     assert max(calls) <= 3
 
 
+@pytest.mark.parametrize("having", (with_expressions, with_stencils))
 @pytest.mark.parametrize("threads", (1, 3))
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
-def test_recorded_expressions_are_those_of_calls_that_end_there(tmp_path, monkeypatch, calls, row, threads):
-    monkeypatch.setattr("hpcstencil.backends.native.backend.threads_for", lambda _: threads)
-    given = with_expressions(row)
-    given["numerics"]["kernel"] = "native"
-    recorded = diagnostics(file_of(tmp_path / "recorded.h5", given))
-    assert all(map(np.all, map(np.isfinite, recorded.values())))
-    assert max(calls) > 3 and recorded["step"].tolist() == [*range(0, STEPS, 3), STEPS]
-    calls.clear()
-    monkeypatch.setattr(ByNative, "recorder", lambda *given: None)
-    assert_same(recorded, diagnostics(file_of(tmp_path / "ended.h5", given)))
-    assert max(calls) <= 3
-
-
-@pytest.mark.parametrize("threads", (1, 3))
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
-def test_recorded_derivatives_are_those_of_calls_that_end_there(tmp_path, monkeypatch, calls, row, threads):
-    monkeypatch.setattr("hpcstencil.backends.native.backend.threads_for", lambda _: threads)
-    monkeypatch.setattr("hpcstencil.backends.native.stencil_values.threads_for", lambda _: threads)
-    given = with_stencils(row)
+def test_recorded_expressions_are_those_of_calls_that_end_there(tmp_path, monkeypatch, calls, row, threads, having):
+    for module in ("backend", "stencil_values"):
+        monkeypatch.setattr(f"hpcstencil.backends.native.{module}.threads_for", lambda _: threads)
+    given = having(row)
     given["numerics"]["kernel"] = "native"
     recorded = diagnostics(file_of(tmp_path / "recorded.h5", given))
     assert all(map(np.all, map(np.isfinite, recorded.values())))

@@ -200,19 +200,16 @@ class ByNative:
         return exact_sum(parts[::-1], self.top_bit, LIMB_BITS)
 
     def recorder(self, trees: Sequence[Node], most: int) -> TreeRecords | None:
-        values, dtype = self.stencil_values, np.dtype(self.field_sum)
-        by_stencils = values.trees if values else ()
-        others = [tree for tree in trees if tree not in by_stencils]
-        if not self.records or not all(map(self._is_recordable, others)):
+        stencils = self.stencil_values
+        others = [tree for tree in trees if stencils is None or tree not in stencils.trees]
+        possible = self.records and (stencils is None or self.records_stencils)
+        if not possible or not all(map(self._is_recordable, others)):
             return None
-        if values is None:
-            return NativeRecords(self.library, self.fields, dtype, self.values, self.expected, trees, most)
-        if not self.records_stencils:
-            return None
-        return RecordsTogether(trees, [
-            NativeRecords(self.library, self.fields, dtype, self.values, self.expected, others, most),
-            StencilRecords(self.library, self.fields, values, most, dtype, self.expected),
-        ])  # fmt: skip
+        given = self.library, self.fields, np.dtype(self.field_sum)
+        records = NativeRecords(*given, self.values, self.expected, others, most)
+        if stencils is None:
+            return records
+        return RecordsTogether(trees, [records, StencilRecords(*given, stencils, self.expected, most)])
 
     def _is_recordable(self, tree: Node) -> bool:
         if isinstance(tree, Field):

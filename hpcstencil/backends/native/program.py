@@ -92,7 +92,7 @@ def program(problem: Problem, most_at_once: int = MOST_AT_ONCE) -> Program:
     """
     try:
         step = step_of(problem, most_at_once)
-        reads = fields_read(step)  # before ghost cells add tables
+        reads = reads_of(step)  # before ghost cells add tables
         plan, sides = step.plan, sides_of(step)
         written, outlined = text(step, sides), outline(step, sides)
         return Program(
@@ -115,7 +115,7 @@ def program(problem: Problem, most_at_once: int = MOST_AT_ONCE) -> Program:
         raise Unsupported("an expression is too deeply nested") from None
 
 
-def fields_read(step: Step) -> dict[str, tuple[Sequence[int], bool]] | None:
+def reads_of(step: Step) -> dict[str, tuple[Sequence[int], bool]] | None:
     """Return what `Program.reads` is, for a step without the functions that fill its ghost cells."""
     if len(step.passes) > 1 or step.text.tables.texts or step.text.fixed.texts:
         return None

@@ -13,7 +13,7 @@ import numpy as np
 
 from hpcstencil.backends.native.field_records import NativeRecords, SumRecords
 from hpcstencil.backends.native.recorded_steps import RecordedSteps
-from hpcstencil.backends.native.stencil_values import CompiledValues, field_of
+from hpcstencil.backends.native.stencil_values import CompiledValues, Inputs, field_of, inputs_of
 from hpcstencil.symbolic.expressions import Node
 
 
@@ -35,7 +35,8 @@ class Records(RecordedSteps):
         ("sums", ctypes.c_void_p),
         ("values", ctypes.c_int64),
         ("evaluator", ctypes.c_void_p),
-        ("field", ctypes.c_void_p),
+        ("inputs", Inputs),
+        ("value", ctypes.c_void_p),
         ("constants", ctypes.c_void_p),
         ("times", ctypes.c_void_p),
     )
@@ -54,21 +55,25 @@ class StencilRecords(SumRecords):
         self,
         library: ctypes.CDLL,
         fields: Sequence[str],
-        values: CompiledValues,
-        most: int,
         field_sum: np.dtype,
+        values: CompiledValues,
         expected: dict[Node, int],
+        most: int,
     ) -> None:
-        trees = values.trees
+        trees, program = values.trees, values.program
         super().__init__(trees, range(len(trees)), len(trees), most, field_sum, expected)
-        self.library, self.evaluator, self.field = library, evaluator_of(values), places_of(values, fields)
-        self.constants = np.array([*values.program.constants, 0.0])
+        self.library, self.evaluator, self.inputs = library, Evaluator(), inputs_of(program, fields)
+        values.library.find_evaluator(ctypes.byref(self.evaluator))
+        numbers = {field_of(n): n for n in range(len(trees))}
+        self.value = np.array([numbers.get(name, -1) for name in program.fields], np.int64)
+        self.constants = np.array([*program.constants, 0.0])
         self.records = Records(
             records=most,
             sums=self.sums.ctypes.data,
             values=len(trees),
             evaluator=ctypes.addressof(self.evaluator),
-            field=self.field.ctypes.data,
+            inputs=self.inputs,
+            value=self.value.ctypes.data,
             constants=self.constants.ctypes.data,
             times=self.times.ctypes.data,
         )
@@ -109,16 +114,3 @@ class RecordsTogether:
         """Return what each recorder has found for its trees, arrays (records, its trees, ...), in the order of all trees."""
         order = [tree for each in self.recorders for tree in each.trees]
         return np.concatenate(found, 1)[:, [order.index(tree) for tree in self.trees]]
-
-
-def evaluator_of(values: CompiledValues) -> Evaluator:
-    """Return what programs of steps need to evaluate the trees of ``values``. Its program must have `Program.reads`."""
-    found = Evaluator()
-    values.library.find_evaluator(ctypes.byref(found))
-    return found
-
-
-def places_of(values: CompiledValues, fields: Sequence[str]) -> np.ndarray:
-    """Return the array ``field`` of the struct StencilRecords: int64, for each field of the program of ``values``."""
-    made = {field_of(n): -1 - n for n in range(len(values.trees))}
-    return np.array([made[name] if name in made else fields.index(name) for name in values.program.fields], np.int64)

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
 REPLACED = Method((Stage(values=(), slopes=((0, 1.0),)),), order=1)  # new u = dt f(u)
 ONE = 1.0  # its dt
-FREQUENT = 25  # the most steps between two rows for which steps that load more are faster than calls that end there
+# The most steps between two rows for which steps that load more are faster than calls that end there (measured by hand).
+FREQUENT = 25
 
 
 def field_of(number: int) -> str:
@@ -63,6 +64,12 @@ class Input(ctypes.Structure):
     """The struct Input of program.hpp."""
 
     _fields_ = (("array", ctypes.c_int), ("reach", ctypes.c_int * 3), ("straight", ctypes.c_bool))
+
+
+class Inputs(ctypes.Structure):
+    """The struct Inputs of pipeline.hpp: an array of `Input`, and its length."""
+
+    _fields_ = (("input", ctypes.POINTER(Input)), ("count", ctypes.c_int64))
 
 
 @dataclass(frozen=True)
@@ -104,8 +111,7 @@ class StencilValues:
         every, ndim = config.diagnostics.every_steps, config.grid.ndim
         if every is None or config.time.tolerance is not None or self.program.reads is None:
             return False
-        inputs = self._inputs(fields)
-        if not library.can_record_stencils(inputs, ctypes.c_int64(len(inputs))):
+        if not library.can_record_stencils(ctypes.byref(inputs_of(self.program, fields))):
             return False
         return every <= FREQUENT or not any(self.more_reach(library, fields, ndim, 1))
 
@@ -114,18 +120,9 @@ class StencilValues:
 
         ``library`` is the program that takes the steps, or its cost model.
         """
-        inputs, found = self._inputs(fields), (ctypes.c_int64 * 3)()
-        library.more_reach(inputs, ctypes.c_int64(len(inputs)), ctypes.c_int64(steps), found)
+        inputs, found = inputs_of(self.program, fields), (ctypes.c_int64 * 3)()
+        library.more_reach(ctypes.byref(inputs), ctypes.c_int64(steps), found)
         return tuple(found[axis] for axis in AXIS_OF[ndim])
-
-    def _inputs(self, fields: Sequence[str]) -> ctypes.Array[Input]:
-        """Return what the program reads, as inputs of the program with these ``fields``."""
-        assert self.program.reads is not None
-        inputs = [
-            Input(fields.index(name), (ctypes.c_int * 3)(*reach), straight)
-            for name, (reach, straight) in self.program.reads.items()
-        ]
-        return (Input * len(inputs))(*inputs)
 
     def begin(self) -> None:
         """Start compiling in a thread."""
@@ -159,3 +156,13 @@ class CompiledValues:
     program: Program
     library: ctypes.CDLL
     evaluate: Cellwise
+
+
+def inputs_of(program: Program, fields: Sequence[str]) -> Inputs:
+    """Return `Program.reads`, which must not be None, as inputs of the program with these ``fields``, in the same order."""
+    assert program.reads is not None
+    inputs = [
+        Input(fields.index(name), (ctypes.c_int * 3)(*reach), straight)
+        for name, (reach, straight) in program.reads.items()
+    ]
+    return Inputs((Input * len(inputs))(*inputs), len(inputs))

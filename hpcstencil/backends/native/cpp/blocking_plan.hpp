@@ -95,7 +95,8 @@ struct Plan {
             kind.push_back(std::find(kinds.begin(), kinds.end(), mine) - kinds.begin());
             if (kind[k] < (long)kinds.size()) continue;
             kinds.push_back(mine), pipelines.emplace_back();
-            pipelines.back().lay_out(count, has_boundary(call, 0), call.section, {begun, next}, apart, evaluated);
+            pipelines.back().lay_out(count, has_boundary(call, 0), call.section, {begun, next}, apart,
+                                     evaluation_of(call, evaluated));
             if (evaluates(call)) pipelines.back().widen(widest(count));
         }
     }
@@ -103,7 +104,8 @@ struct Plan {
     // as this one, and shifts fields as far: then the next sweep, which goes the other way, shifts them back.
     const Pipeline& widest(int count) {
         Pipeline& found = all_recorded[count];
-        if (!found.levels) found.lay_out(count, has_boundary(call, 0), call.section, {}, ALL_APART, ALL_APART);
+        if (!found.steps)
+            found.lay_out(count, has_boundary(call, 0), call.section, {}, ALL_APART, evaluation_of(call));
         return found;
     }
     const Pipeline& pipeline_of(long k) const { return pipelines[kind[k]]; }

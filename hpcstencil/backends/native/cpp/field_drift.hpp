@@ -29,12 +29,12 @@ struct FieldDrift {
         for (int q = 1; q < pipe.levels; q++) {
             memcpy(after[q], after[q - 1], FIELDS * sizeof(Drift));
             const Pass& pass = passes[pipe.level[q].pass];
-            bool known = true;
+            bool possible = true;
             each_input(pipe.level[q], [&](const Input& input, bool) {
                 int f = field_of[input.array];
-                if (f < 0 || newest[f] != pipe.ring_of[pipe.level[q].step][input.array]) known = false;
+                if (f < 0 || newest[f] != pipe.ring_of[pipe.level[q].step][input.array]) possible = false;
             });
-            if (!known) return false;
+            if (!possible) return false;
             List<char> made{FIELDS};
             for (int o = 0; o < pass.outputs; o++) {
                 int f = field_written(pass, o);
@@ -50,13 +50,13 @@ struct FieldDrift {
                         if (r == q && !first && (reach[0] || reach[1] || reach[2])) {
                             // A level may overwrite only values that are not needed any more. Of the outermost rows, it
                             // reads only the cells straight beside its own, and overwrites them after loading them.
-                            if (!input.straight) known = false;
+                            if (!input.straight) possible = false;
                             if (flat) planes = max(planes, AT_ONCE);
                             else rows += !reach[1];
                         }
                         away.planes = max(away.planes, planes), away.rows = max(away.rows, rows);
                     });
-                if (!known) return false;
+                if (!possible) return false;
                 after[q][f].planes += away.planes, after[q][f].rows += away.rows;
                 newest[f] = pipe.output(q, o);
             }

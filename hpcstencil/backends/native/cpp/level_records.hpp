@@ -5,11 +5,13 @@
 #include "state_records.hpp"
 #include "stencil_records.hpp"
 
-// Whether a step of the call's clock begins with expressions of the state before it, and whether any step may.
-static bool evaluates(const Call& call, long step) {
-    return call.records && stencil_records && stencil_records->number(step) >= 0;
-}
+// Whether any step of a call begins with expressions of the state before it, and whether this step of its clock does.
 static bool evaluates(const Call& call) { return call.records && stencil_records; }
+static bool evaluates(const Call& call, long step) { return evaluates(call) && stencil_records->number(step) >= 0; }
+// What is evaluated in a call, if it is before all of these ``steps`` of a sweep.
+static Evaluation evaluation_of(const Call& call, uint32_t steps = ALL_APART) {
+    return evaluates(call) ? Evaluation{steps, &stencil_records->inputs} : Evaluation{0, nullptr};
+}
 
 static bool needs_whole_steps(const Call& call) {
     if (!call.records) return false;

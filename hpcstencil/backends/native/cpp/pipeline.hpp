@@ -74,25 +74,35 @@ struct Ring {
 struct Level {
     int step, pass;
     long ahead, reach[AXES], deep[AXES];
-    const std::vector<Input>* evaluated;  // null, or what expressions of the state before the step read
+    const struct Inputs* evaluated;  // null, or what expressions of the state before the step read
 };
-// What the expressions read that are recorded (stencil_records.hpp).
-static std::vector<Input> evaluated;
+// What recorded expressions read (stencil_records.hpp).
+struct Inputs {
+    const Input* input;
+    int64_t count;
 
-// A number for the inputs ``evaluated``; others have another one, with near certainty.
-static inline long hash_of_evaluated() {
-    unsigned long hash = 1;
-    for (const Input& each : evaluated)
-        for (long part : {each.array, each.reach[0], each.reach[1], each.reach[2], int(each.straight)})
-            hash = (hash + part) * 0x9e3779b97f4a7c15ul;
-    return hash;
-}
+    const Input* begin() const { return input; }
+    const Input* end() const { return input + count; }
+    // A number for these inputs; others have another one, with near certainty.
+    long hash() const {
+        unsigned long hash = 1;
+        for (const Input& each : *this)
+            for (long part : {each.array, each.reach[0], each.reach[1], each.reach[2], int(each.straight)})
+                hash = (hash + part) * 0x9e3779b97f4a7c15ul;
+        return hash;
+    }
+};
+// The steps of a sweep, a set of bits, whose first passes evaluate expressions, and what these read.
+struct Evaluation {
+    uint32_t steps;
+    const Inputs* inputs;
+};
 
 // Calls body(input, first) for each array that a level reads; ``first`` says that it reads it before it overwrites any.
 template <class Body>
 static void each_input(const Level& level, Body body) {
     for (int n = 0; n < passes[level.pass].inputs; n++) body(passes[level.pass].input[n], false);
-    for (size_t n = 0; level.evaluated && n < level.evaluated->size(); n++) body((*level.evaluated)[n], true);
+    for (int64_t n = 0; level.evaluated && n < level.evaluated->count; n++) body(level.evaluated->input[n], true);
 }
 
 // What a sweep shares with the sweeps before and after it, where calls join steps (`JOINS_STEPS`): whether the first
@@ -106,17 +116,16 @@ constexpr uint32_t ALL_APART = ~0u;  // no steps of a sweep are joined
 // each level how far it is ahead of the store and how far it reads. Level 0 loads arrays into rings, and results are
 // stored from rings.
 struct Pipeline {
-    int steps, rings, levels = 0, loaded, stored;
+    int steps = 0, rings, levels, loaded, stored;
     Matrix<int> ring_of{MAX_STEPS + 1, ARRAYS};  // of an array in a step
     List<int> load{ARRAYS}, store{ARRAYS};
     List<bool> unread{ARRAYS};  // of each loaded array, whether the sweep only overwrites it
     List<Ring> ring{RINGS};
     List<Level> level{LEVELS};
 
-    // Step t of the sweep is joined to the next one, unless bit t of ``apart`` is set. Its first pass evaluates
-    // expressions, which read ``inputs``, if bit t of ``evaluates`` is set.
+    // Step t of the sweep is joined to the next one, unless bit t of ``apart`` is set.
     void lay_out(int steps_, bool boundary0, const int64_t* section = nullptr, Joints joints = {}, uint32_t apart = 0,
-                 uint32_t evaluates = 0, const std::vector<Input>& inputs = evaluated) {
+                 Evaluation evaluation = {}) {
         steps = steps_, levels = 1, rings = 0;
         level.assign(LEVELS, {});
         for (int t = 0; t <= steps; t++)
@@ -132,7 +141,7 @@ struct Pipeline {
             for (int p = section ? section[0] : begun; p < (section ? section[1] : PASSES); p++, levels++) {
                 Level& mine = level[levels];
                 mine.step = t, mine.pass = next && p == PASSES - 1 ? PASSES : p;
-                mine.evaluated = mine.pass == 0 && evaluates >> t & 1 ? &inputs : nullptr;
+                mine.evaluated = mine.pass == 0 && evaluation.steps >> t & 1 ? evaluation.inputs : nullptr;
                 const Pass& pass = passes[mine.pass];
                 for (int o = 0; o < pass.outputs; o++) {
                     int later = pass.output[o] >= ARRAYS, array = pass.output[o] - later * ARRAYS;
@@ -156,8 +165,9 @@ struct Pipeline {
             for (int o = 0; o < pass.outputs; o++) need_at_faces(output(q, o), mine.ahead, reach);
             for (int n = 0; n < pass.inputs; n++)
                 need(ring_of[mine.step][pass.input[n].array], mine.ahead, reach, deep, boundary0, pass.input[n].reach);
-            for (size_t n = 0; mine.evaluated && n < inputs.size(); n++)
-                need(ring_of[mine.step][inputs[n].array], mine.ahead, reach, none, boundary0, inputs[n].reach);
+            if (mine.evaluated)
+                for (const Input& each : *mine.evaluated)
+                    need(ring_of[mine.step][each.array], mine.ahead, reach, none, boundary0, each.reach);
         }
         for (int n = 0; n < loaded; n++) {
             need_at_faces(load[n], level[0].ahead, nullptr);

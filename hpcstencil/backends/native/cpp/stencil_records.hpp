@@ -1,8 +1,8 @@
 // The extrema and sums of expressions with stencils, after given steps, recorded while many steps are taken at once.
 //
 // Another program, the evaluator, has the pass that computes their values (native/stencil_values.py). A level with the
-// first pass of a step calls it for the state before the step: `evaluated` makes the pipeline keep the neighbours and
-// the ghost cells that it reads. So the state after the last step of a call is not recorded.
+// first pass of a step calls it for the state before the step: because of `Level::evaluated` the pipeline keeps the
+// neighbours and the ghost cells that it reads. So the state after the last step of a call is not recorded.
 #pragma once
 #include "cell_samples.hpp"
 #include "field_sums.hpp"
@@ -22,43 +22,34 @@ struct StencilRecords : RecordedSteps {
     FieldSum* sums;
     int64_t values;
     const Evaluator* evaluator;
-    const int64_t* field;  // for each field of the evaluator: that of this program, or -1 - n for the n-th value
+    Inputs inputs;         // those of the evaluator's pass, as arrays of this program
+    const int64_t* value;  // the number of the value that each field of the evaluator holds
     const double *constants, *times;  // of the evaluator, and of the records
 };
 
 static StencilRecords* stencil_records = nullptr;
 
-// What an evaluator reads, as inputs of this program.
-static std::vector<Input> inputs_of(const Evaluator& evaluator, const int64_t* field) {
-    std::vector<Input> found(evaluator.pass->input, evaluator.pass->input + evaluator.pass->inputs);
-    for (Input& each : found) each.array = field[each.array];
-    return found;
-}
 // Stores how many cells further beyond a block a sweep of some steps loads, per axis, if the state before each of them
 // is recorded by expressions that read these inputs.
-extern "C" void more_reach(const Input* inputs, int64_t count, int64_t steps, int64_t* more) {
-    const std::vector<Input> read(inputs, inputs + count);
+extern "C" void more_reach(const Inputs* inputs, int64_t steps, int64_t* more) {
     Pipeline &plain = *new Pipeline(), &evaluating = *new Pipeline();
     steps = min(steps, MAX_STEPS);
     plain.lay_out(steps, false, nullptr, {}, ALL_APART);
-    evaluating.lay_out(steps, false, nullptr, {}, ALL_APART, ALL_APART, read);
+    evaluating.lay_out(steps, false, nullptr, {}, ALL_APART, {ALL_APART, inputs});
     for (int a = 0; a < AXES; a++) more[a] = evaluating.level[0].reach[a] - plain.level[0].reach[a];
     delete &plain, delete &evaluating;
 }
 // Whether steps can record expressions that read these inputs: fields that are stored everywhere.
-extern "C" int64_t can_record_stencils(const Input* inputs, int64_t count) {
-    for (int64_t n = 0; n < count; n++)
-        if (layers_of[inputs[n].array]) return false;
+extern "C" int64_t can_record_stencils(const Inputs* inputs) {
+    for (const Input& each : *inputs)
+        if (layers_of[each.array]) return false;
     return true;
 }
 // Later calls record there, or nowhere.
-extern "C" void set_stencil_records(StencilRecords* records) {
-    stencil_records = records;
-    evaluated = records ? inputs_of(*records->evaluator, records->field) : std::vector<Input>();
-}
+extern "C" void set_stencil_records(StencilRecords* records) { stencil_records = records; }
 // Later calls do not record there any more.
 extern "C" void drop_stencil_records(StencilRecords* records) {
-    if (stencil_records == records) set_stencil_records(nullptr);
+    if (stencil_records == records) stencil_records = nullptr;
 }
 
 // The sums to which a level adds the values of the state before its step.
@@ -85,7 +76,7 @@ struct LevelStencils {
         in.resize(whole.planes), out.resize(whole.outputs);
         cells.resize(whole.outputs), value.resize(whole.outputs);
         for (int o = 0; o < whole.outputs; o++) {
-            value[o] = -1 - records->field[evaluator.field_of[evaluator.pass->output[whole.output[o]]]];
+            value[o] = records->value[evaluator.field_of[evaluator.pass->output[whole.output[o]]]];
             cells[o].begin(to[value[o]]);
         }
     }
@@ -95,13 +86,12 @@ struct LevelStencils {
     template <class Read>
     void add(long i, long end, const long from[AXES], const long to[AXES], Read read) {
         if (!records) return;
-        const Pass& pass = *records->evaluator->pass;
-        const Variant& whole = pass.whole();
+        const Variant& whole = records->evaluator->pass->whole();
         const long width = to[2] - from[2], room = max(MOST, width), pitch = room + LANES;  // rows end in whole vectors
         made.resize(out.size() * pitch);
         for (long n = max(i, from[0]); n < min(end, to[0]); n++) {
             for (int p = 0; p < whole.planes; p++)
-                in[p] = read(int(records->field[pass.input[whole.plane[p].input].array]), n + whole.plane[p].offset);
+                in[p] = read(records->inputs.input[whole.plane[p].input].array, n + whole.plane[p].offset);
             long held = 0;
             for (long j = from[1]; j < to[1]; j++) {
                 if (held + width > room) flush(pitch, held);

@@ -47,7 +47,7 @@ struct Wavefront : Plan {
 
     Wavefront(const Call& call, const Blocking& blocking) : Plan(call), rows(blocking.rows) {
         reserved.lay_out(blocking.steps, has_boundary(call, 0), nullptr, {}, needs_whole_steps(call) ? ALL_APART : 0,
-                         evaluates(call) ? ALL_APART : 0);
+                         evaluation_of(call));
         reserved_drift.lay_out(reserved, call.count[1] == 1);
         in_round = planes_in_round();
         // Between two ends, parts begin lower, because levels lie half as far above their first place on average.
