@@ -80,6 +80,27 @@ def with_stencils(row, **changes):
     return {**given, "diagnostics": {"every_steps": 3, **each, **whole}, **changes}
 
 
+def probing_expressions(row, every=2, **changes):
+    """The input of `with_probes` with a table for each of some expressions too: of derivatives of each field, with the time and
+    without derivatives."""
+    given = with_probes(row)
+    problem = problem_of(**given)
+    fields = [name for name in problem.changing if name.isidentifier()]
+    axes = "xyz"[: len(given["grid"]["shape"])]
+    texts = {
+        **{f"slope_{name}": f"(1 + t)*d{axes[-1]}({name})" for name in fields},
+        "curvature": f"{fields[-1]}*laplacian({fields[-1]})",
+        "same": f"{fields[-1]}*laplacian({fields[-1]})",
+        "square": f"{fields[0]}**2",
+    }
+    if problem.mask is None and not problem.positions:  # beside solid cells it needs a second pass
+        texts["mixed"] = f"dxy({fields[0]})" if len(axes) > 1 else f"d{axes}({fields[0]})"
+    places = {axis: given["probes"]["a"][axis] for axis in axes}
+    for n, (name, text) in enumerate(texts.items()):
+        given["probes"][name] = {"expression": text, "every_steps": every * (1 + n % 2), **places}
+    return {**given, **changes}
+
+
 def diagnostics(path):
     """{name: column} of the rows of diagnostics in an output, with step and time."""
     with h5py.File(path) as file:
@@ -94,11 +115,11 @@ def file_of(path, given, communicator=None, devices=1, **options):
     return path
 
 
-def counted_calls(monkeypatch):
-    """A list to which later runs with diagnostics add the numbers of steps of their calls."""
-    counts, before = [], DiagnosticRows.before
+def counted_calls(monkeypatch, stream=DiagnosticRows):
+    """A list to which later runs with diagnostics, or another ``stream``, add the numbers of steps of their calls."""
+    counts, before = [], stream.before
     monkeypatch.setattr(
-        DiagnosticRows, "before", lambda self, *given: counts.append(given[1].steps.count) or before(self, *given)
+        stream, "before", lambda self, *given: counts.append(given[1].steps.count) or before(self, *given)
     )
     return counts
 

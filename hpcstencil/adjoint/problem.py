@@ -66,7 +66,7 @@ from hpcstencil.validation.messages import at, unknown
 ADJOINT, TRANSPOSED, GRADIENT, TANGENT = "adjoint.", "transposed.", "gradient.", "tangent."
 SEED = "objective seed "  # and the number of a reduction: the derivative of the objective with respect to its terms
 END, START, PRODUCTS = "end", "start", "products"  # keys of `Problem.derived`
-RECORDED, SAMPLED, REMEMBERED, EXTREMA = "recorded", "sampled", "remembered", "extrema"  # four more
+SAMPLED, REMEMBERED, EXTREMA = "sampled", "remembered", "extrema"  # three more
 OF_APART = "apart "  # and the name of a field: the part of its time derivative that a two-step method treats apart
 SAMPLES_SEED = "samples seed "  # and a table: the derivative of the objective with respect to what its receivers record
 OBJECTIVE = "objective"
@@ -115,7 +115,6 @@ class Adjoint:
         END: the values at the end of the run that are not 0, from the state and the fields SEED.
         START: what the initial expressions add to gradient.p.
         REMEMBERED: what the slopes that a two-step method remembers first add.
-        RECORDED: what receivers record, by table, unless that is a field.
         SAMPLED: what samples add to the fields on which they depend, from the state and the fields SAMPLES_SEED.
         EXTREMA: the operands of minima and maxima, by their fields SEED.
         PRODUCTS: if it is verified, the terms of λ·(∂f/∂u v) and (transposed field)·v, with v in the fields tangent.u.
@@ -436,10 +435,9 @@ def adjoint_of(problem: Problem, expressed: Iterable[str], verified: bool = Fals
     trees, end, *parts = _with_shared_parts(trees, end, *by_group.values(), *two_step.values())
     by_group = dict(zip(by_group, parts, strict=False))
     two_step = dict(zip(two_step, parts[len(by_group) :], strict=True))
-    of_samples = {table: recorded[SAMPLES_SEED + table] for table in (() if misfit is None else misfit.expressions)}
     extrema = {SEED + str(n): operands[SEED + str(n)] for n, part in enumerate(reductions) if part.kind in EXTREME}
     derived = {
-        REMEMBERED: remembered, START: start, SAMPLED: sampled, RECORDED: of_samples, EXTREMA: extrema, PRODUCTS: products,
+        REMEMBERED: remembered, START: start, SAMPLED: sampled, EXTREMA: extrema, PRODUCTS: products,
     }  # fmt: skip
     adjoint = _adjoint_problem(
         problem,

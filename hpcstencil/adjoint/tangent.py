@@ -24,7 +24,6 @@ from hpcstencil.adjoint.problem import (
     EXTREME,
     OBJECTIVE,
     OF_APART,
-    RECORDED,
     SAMPLES_SEED,
     TANGENT,
     Unknown,
@@ -39,6 +38,7 @@ from hpcstencil.numerics.integrators import memory_of
 from hpcstencil.numerics.topology import Topology
 from hpcstencil.problem.misfit import Misfit, ReceiverSum
 from hpcstencil.problem.problem import Problem
+from hpcstencil.problem.receivers import PROBED
 from hpcstencil.symbolic.differentiate import ZERO
 from hpcstencil.symbolic.expressions import (
     Field,
@@ -152,6 +152,13 @@ def tangent_of(problem: Problem, expressed: Iterable[str], keys: Sequence[str]) 
             },
             lambda tree, of_samples: tangent(tree, {**given, **of_samples}, places, space),
         )
+    receivers = {
+        prefix + table: replace(each, field=prefix + each.field)
+        for table, each in problem.summed_receivers.items()
+        for prefix in ("", TANGENT)
+    }
+    expressions = {} if misfit is None else misfit.expressions
+    probed = {receivers[table].field: tree for table, tree in expressions.items()}
     objective = {
         name: tangent(tree, {**given, **of_reductions, **of_sums}, places, space)
         for name, tree in problem.objective.items()
@@ -171,12 +178,8 @@ def tangent_of(problem: Problem, expressed: Iterable[str], keys: Sequence[str]) 
         faces={**problem.faces, **places.added},
         diagnostics=dict.fromkeys((OBJECTIVE,), *objective.values()) if objective else {},
         objective=objective,
-        derived={RECORDED: misfit.expressions} if misfit is not None and misfit.expressions else {},
-        receivers={
-            prefix + table: replace(each, field=prefix + each.field)
-            for table, each in problem.summed_receivers.items()
-            for prefix in ("", TANGENT)
-        },
+        derived={PROBED: probed} if probed else {},
+        receivers=receivers,
         misfit=misfit,
         measured={},
         groups={**problem.groups, **{TANGENT + name: group for name, group in problem.groups.items()}},

@@ -34,6 +34,7 @@ class CellSamples:
     """
 
     while_stepping = False
+    with_last = True  # whether it then also records the state after the last step of a call
 
     def __init__(
         self, cells: Mapping[str, Cells], values: np.ndarray, width: int, devices: Devices, members: int = 1
@@ -51,9 +52,10 @@ class CellSamples:
         self.several = devices.several
 
     def record(self, row: int, fields: Fields) -> None:
-        """Record the cells in the record ``row``. ``fields`` are arrays on the devices, as from `Devices.put`."""
+        """Record the cells of these ``fields``, arrays on the devices as from `Devices.put`, in the record ``row``."""
         rows = slice(row * self.members, (row + 1) * self.members)
-        for name, parts in self.parts.items():
+        for name in self.parts.keys() & fields.keys():
+            parts = self.parts[name]
             shards = (
                 {int(shard.index[0].start or 0): shard.data[0] for shard in fields[name].addressable_shards}
                 if (self.several)
@@ -63,11 +65,12 @@ class CellSamples:
                 if len(slot):
                     self.values[rows, slot] = taken(shards[device], index).reshape(len(slot), -1).T
 
-    def expect(self, every: int, first: int, origin: int) -> None:
+    def expect(self, every: int, first: int, origin: int, times: Mapping[int, float]) -> None:
         """Announce a compiled call whose steps are to be recorded; the call must follow at once.
 
         The state after step n of the run goes to row n / ``every`` - ``first``, if ``every`` divides n. Step 0 of the call's
-        `StepRange` is step ``origin`` of the run. Does nothing unless samples are taken ``while_stepping``.
+        `StepRange` is step ``origin`` of the run, and ``times`` are those of the rows. Does nothing unless samples are taken
+        ``while_stepping``.
         """
 
     def expect_nothing(self) -> None:

@@ -32,15 +32,13 @@ MOST_BYTES = 2**26  # of the values that one call adds
 class SampleDerivatives(Samples):
     """The receivers of an objective, with the derivatives with respect to their samples.
 
-    ``forward`` and ``backward`` are those of a `Sweep`, with the same blocks, and ``observed`` is as in `Samples`. ``slopes``
+    ``forward`` and ``observed`` are as in `Samples`. ``slopes``
     are the derivatives of the objective with respect to the samples of a run, float64 of shape (samples, receivers) by table,
     equal on all processes; None before `weigh` has been called.
     """
 
-    def __init__(
-        self, forward: Simulation, backward: Simulation, adjoint: Adjoint, observed: Mapping[str, np.ndarray]
-    ) -> None:
-        super().__init__(forward, observed, backward)
+    def __init__(self, forward: Simulation, adjoint: Adjoint, observed: Mapping[str, np.ndarray]) -> None:
+        super().__init__(forward, observed)
         self.term_slopes, self.number_slopes = adjoint.sample_slopes, adjoint.number_slopes
         # fields to which derivatives are added, or fields SAMPLES_SEED, with the tables of the receivers
         self.tables = adjoint.injected or {SAMPLES_SEED + table: (table,) for table in self.receivers}

@@ -15,14 +15,20 @@ from typing import Any, Self
 
 import numpy as np
 
-from hpcstencil.adjoint.problem import RECORDED
 from hpcstencil.adjoint.run_steps import RunSteps
-from hpcstencil.distributed.cell_samples import CellSamples
 from hpcstencil.distributed.halo import Fields
 from hpcstencil.numerics.schedule import StepRange
 from hpcstencil.problem.misfit import ReceiverSum
 from hpcstencil.simulation.simulation import Simulation
-from hpcstencil.simulation.streams.probes import BUFFER, MOST_RECORDS, gathered, interpolated, parts_of, weights_of
+from hpcstencil.simulation.streams.probes import (
+    BUFFER,
+    MOST_RECORDS,
+    expressions_at,
+    gathered,
+    interpolated,
+    parts_of,
+    weights_of,
+)
 from hpcstencil.symbolic import numpy_evaluate
 from hpcstencil.symbolic.expressions import Field, Node, Time, data_field, samples_field
 from hpcstencil.validation.errors import NumericsError
@@ -32,15 +38,13 @@ class Samples:
     """The receivers of an objective on this process, of all tables of [probes] that it sums over.
 
     ``forward`` is the simulation that takes the run, and ``observed`` are the data on rank 0, float64 of shape (samples,
-    receivers) by name. ``deriving``, a simulation on the same blocks, computes the expressions that receivers record: the
-    entry RECORDED of its `Problem.derived`.
+    receivers) by name.
     """
 
-    def __init__(self, forward: Simulation, observed: Mapping[str, np.ndarray], deriving: Simulation) -> None:
+    def __init__(self, forward: Simulation, observed: Mapping[str, np.ndarray]) -> None:
         misfit = forward.problem.misfit
         assert misfit is not None
         self.forward, self.misfit, self.observed = forward, misfit, observed
-        self.deriving = deriving if RECORDED in deriving.derived else None
         self.receivers = forward.problem.summed_receivers
         for table, tree in misfit.recorded.items():
             if isinstance(tree, Field):  # also an expression that is one
@@ -51,8 +55,7 @@ class Samples:
         size = -(BUFFER // (max(1, self.part.size) * forward.dtype.itemsize))
         self.records = max(1, min(MOST_RECORDS, -int(forward.communicator.maximum(np.array([size]))[0])))
         values = np.zeros((self.records, self.part.size), forward.dtype)
-        made = forward.steps.cell_samples if self.deriving is None else CellSamples
-        self.cells = made(self.part.cells, values, self.part.width, forward.device_grid.devices)
+        self.cells = forward.steps.cell_samples(self.part.cells, values, self.part.width, forward.device_grid.devices)
         self.parameters: Mapping[str, Any] = {}
         self.taken = 0  # records in the buffer
         self.rows: list[dict[str, np.ndarray]] = []  # the values of the records before those
@@ -99,7 +102,10 @@ class Samples:
     @contextmanager
     def recording(self, step: int, steps: StepRange) -> Iterator[None]:
         """A context in which a call takes ``steps``, the first of which has the number ``step``."""
-        self.cells.expect(self.every, step // self.every + 1 - self.taken, step - steps.first)
+        next_sample = step // self.every + 1
+        due = range(next_sample * self.every - step, int(steps.count) + 1, self.every)
+        times = {self.taken + n: float(steps.part(done, 0).start) for n, done in enumerate(due)}
+        self.cells.expect(self.every, next_sample - self.taken, step - steps.first, times)
         try:
             yield
         finally:
@@ -111,6 +117,8 @@ class Samples:
         if due and not self.cells.while_stepping:
             return self._record(fields, time)
         self.taken += due
+        if last % self.every == 0 and not self.cells.with_last:
+            self.cells.record(self.taken - 1, expressions_at(self.forward, fields, self.parameters, time))
         self._interpolate_if(self.taken == self.records)
 
     def times(self, run: RunSteps) -> list[float]:
@@ -157,12 +165,7 @@ class Samples:
         return self.receivers[of.tables[0]].every // self.every
 
     def _record(self, fields: Fields, time: float) -> None:
-        if self.deriving is not None:
-            arrays = self.deriving.derived[RECORDED](fields, self.parameters, time)
-            tables = self.deriving.problem.derived[RECORDED]
-            found = {self.receivers[table].field: array for table, array in zip(tables, arrays, strict=True)}
-            fields = {**fields, **found}
-        self.cells.record(self.taken, fields)
+        self.cells.record(self.taken, {**fields, **expressions_at(self.forward, fields, self.parameters, time)})
         self.taken += 1
         self._interpolate_if(self.taken == self.records)
 

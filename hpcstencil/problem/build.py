@@ -29,10 +29,9 @@ from hpcstencil.problem.misfit import Misfit, misfit_of
 from hpcstencil.problem.model import Model, model_of
 from hpcstencil.problem.parameter_files import contents_of, key_of, refuse_files, refuse_series
 from hpcstencil.problem.problem import Problem
-from hpcstencil.problem.receivers import receivers_of
+from hpcstencil.problem.receivers import PROBED, receivers_of
 from hpcstencil.problem.solid_mask import (
     SOLID,
-    Mask,
     in_fluid,
     mask_of,
     masked_derived,
@@ -149,6 +148,10 @@ def _alone(config: Config, contents: Mapping[str, ArrayContents], listed: Collec
     mask = mask_of(config, model.symbols, model.reflected, evaluated)
     if mask is not None:
         refuse_name((*model.trees, *model.numbers, *model.symbols))
+    derived = {key: masked_derived(mask, each, key) for key, each in derived.items()}
+    expressions = {key: derived.pop(key)["expression"] for key in map(probe_key, config.probes) if key in derived}
+    receivers = receivers_of(config, layers.positions, expressions)
+    probed = {each.field: expressions[each.field] for each in receivers.values() if each.field in expressions}
     groups, chosen = partition(layers.trees, chosen, config.numerics.integrator)
     trees = masked_rates(mask, rates)
     remembered = memory_of(chosen, tuple(layers.trees))
@@ -167,7 +170,7 @@ def _alone(config: Config, contents: Mapping[str, ArrayContents], listed: Collec
         initial=masked_initial(mask, placed.initial(initial, faces)),
         faces=masked_faces(mask, faces),
         diagnostics=masked_diagnostics(mask, diagnostics, config.numerics.precision),
-        derived={key: masked_derived(mask, each, key) for key, each in derived.items()},
+        derived={**derived, PROBED: probed} if probed else derived,
         method=chosen,
         groups=groups,
         discretization=Discretization(config.numerics.order, config.grid.spacing),
@@ -184,12 +187,12 @@ def _alone(config: Config, contents: Mapping[str, ArrayContents], listed: Collec
         },
         positions=positions,
         mask=mask,
-        receivers=receivers_of(config, layers.positions, derived),
+        receivers=receivers,
         source=model.source,
         objective=masked_diagnostics(
             mask, placed.diagnostics(taken(objective), "objective"), config.numerics.precision
         ),
-        misfit=None if misfit is None else replace(misfit, recorded=_recorded(config, misfit, derived, mask)),
+        misfit=None if misfit is None else replace(misfit, recorded=_recorded(config, misfit, expressions)),
     )
     _check_step(problem)
     return _with_stages(problem)
@@ -324,14 +327,12 @@ def _objective(config: Config, model: Model) -> tuple[dict[str, Node], Misfit | 
     return trees, misfit
 
 
-def _recorded(
-    config: Config, misfit: Misfit, derived: Mapping[str, Mapping[str, Node]], mask: Mask | None
-) -> dict[str, Node]:
-    """What the receivers of a misfit record, by table, as trees of fields that are 0 in solid cells."""
+def _recorded(config: Config, misfit: Misfit, expressions: Mapping[str, Node]) -> dict[str, Node]:
+    """What the receivers of a misfit record, by table. ``expressions`` are those of tables, by dotted key."""
     found = {}
     for table in misfit.tables:
         key, field = probe_key(table), config.probes[table].field
-        found[table] = masked_derived(mask, derived[key], key)["expression"] if field is None else Field(field)
+        found[table] = expressions[key] if field is None else Field(field)
     return found
 
 

@@ -20,7 +20,7 @@ from hpcstencil.numerics.topology import Range
 from hpcstencil.problem.linear_damping import damped
 from hpcstencil.problem.misfit import Misfit, observed, read_on_grid
 from hpcstencil.problem.parameter_files import Blocks
-from hpcstencil.problem.receivers import Receivers
+from hpcstencil.problem.receivers import PROBED, Receivers
 from hpcstencil.problem.solid_mask import Mask
 from hpcstencil.symbolic.boundary_kinds import Face
 from hpcstencil.symbolic.expressions import Constant, Convolution, Field, Node, Pointwise, Reduction, Series, node, walk
@@ -64,7 +64,7 @@ class Problem:
     ``members``         the problem of each member of an ensemble, else empty
     ``mask``            the solid cells, or None
     ``receivers``       the receivers of each table of [probes], by name
-    ``derived``         expressions of streams and probes, by dotted key of their table, then by name
+    ``derived``         expressions of streams, by dotted key of their table, then by name; those of probes, see `probed`
     ``objective``       the objective of [objective], a tree of reductions and of the sums in ``misfit``, by its name; empty
                         if there is none
     ``misfit``          the sums over receivers in the objective, or None
@@ -277,6 +277,11 @@ class Problem:
                 part.operand for tree in self.diagnostics.values() for part in walk(tree) if isinstance(part, Reduction)
             )
         )
+
+    @property
+    def probed(self) -> Mapping[str, Node]:
+        """The expressions that receivers record, by `Receivers.field`."""
+        return self.derived.get(PROBED, {})
 
     def derived_trees(self) -> tuple[Node, ...]:
         """All trees in ``derived``, each once."""

@@ -15,6 +15,7 @@ from hpcstencil.symbolic import interpolation, numpy_evaluate
 from hpcstencil.symbolic.expressions import Node, Parameter
 from hpcstencil.symbolic.staggering import Positions, home, position_of
 
+PROBED = "probes"  # the key of `Problem.derived` that has the expressions of all tables of [probes]
 PLACE = Parameter("place of a receiver")  # names of parameters contain no spaces
 
 
@@ -22,7 +23,7 @@ PLACE = Parameter("place of a receiver")  # names of parameters contain no space
 class Receivers:
     """The receivers of one table of [probes], which record ``field`` at steps that are multiples of ``every``.
 
-    ``field`` is the name of a field or, for an expression, the dotted key of the table, under which `Problem.derived`
+    ``field`` is the name of a field or, for an expression, the dotted key of the table, under which `Problem.probed`
     has it. The value at receiver r is the sum over m, in order, of weights[m, r] times the field in cell cells[m, r],
     the interpolation of the operator at().
 
@@ -37,17 +38,21 @@ class Receivers:
     weights: np.ndarray
 
 
-def receivers_of(
-    config: Config, positions: Positions, derived: Mapping[str, Mapping[str, Node]]
-) -> dict[str, Receivers]:
-    """The receivers of each table of [probes], by name. ``positions`` and ``derived`` are as in `Problem`."""
-    found = {}
+def receivers_of(config: Config, positions: Positions, expressions: Mapping[str, Node]) -> dict[str, Receivers]:
+    """The receivers of each table of [probes], by name.
+
+    ``positions`` are as in `Problem`, and ``expressions`` are those of tables, by dotted key. Tables with equal expressions
+    record the same.
+    """
+    found, key_of = {}, dict[Node, str]()
+    for key, tree in expressions.items():
+        key_of.setdefault(tree, key)
     for name, probe in config.probes.items():
         places = np.array(probe.places(config.grid.ndim)).T
-        ndim, field = config.grid.ndim, probe.field or probe_key(name)
+        ndim, field = config.grid.ndim, probe.field or key_of[expressions[probe_key(name)]]
         position = home(field, positions, ndim)
         if not probe.field:
-            position = position_of(derived[field]["expression"], positions, ndim) or position
+            position = position_of(expressions[field], positions, ndim) or position
         along = [_along(config, axis, places[:, axis], position[axis]) for axis in range(ndim)]
         numbers = itertools.product(*(range(len(weights)) for _, weights in along))
         chosen = [[(cells[n], weights[n]) for (cells, weights), n in zip(along, each, strict=True)] for each in numbers]

@@ -62,7 +62,7 @@ class TangentLinear:
         first = self._composed(agree(communicator, lambda: self._decomposed(tangents[0].problem)))
         first_slopes = first.steps.slopes() if problem.method.multistep else None
 
-        receivers = None if tangents[0].problem.misfit is None else Samples(first, {}, first)
+        receivers = None if tangents[0].problem.misfit is None else Samples(first, {})
 
         def run(number: int, member: Problem, tangent: Tangent) -> TangentRun:
             alone, data, samples = first.with_problem(tangent.problem), Fields(), receivers

@@ -87,7 +87,11 @@ int main() {
     const int64_t value_of[] = {-1, 0};
     FieldSum* evaluated_sums = (FieldSum*)calloc(6, sizeof(FieldSum));
     for (int n = 0; n < 6; n++) evaluated_sums[n].wanted = 1, evaluated_sums[n].exponent = 4;
-    StencilRecords stencils = {3, 0, 1, 6, evaluated_sums, 1, &evaluator, inputs, value_of, constants, times};
+    StencilRecords stencils = {3, 0, 1, 6, evaluated_sums, 1, nullptr, &evaluator, inputs, value_of, constants, times};
+    const int64_t* const begin_of_value[] = {row};
+    CellSamples of_value = {2, 0, 1, 9, 2 * rows, 2, 0, begin_of_value, runs, (real*)malloc(9 * 2 * rows * sizeof(real))};
+    const double more_times[9] = {};
+    StencilRecords stencil_cells = {2, 0, 1, 9, nullptr, 0, &of_value, &evaluator, inputs, value_of, constants, more_times};
     const bool evaluates = can_record_stencils(&inputs);
     const int64_t stored[] = {2, 7, 11};
     void* places[3 * GIVEN];
@@ -111,7 +115,8 @@ int main() {
         const double clock[] = {0, 0, 1e-3, (double)steps[n]};
         samples.dense = n == 3, set_cell_samples(&samples), set_field_records(n % 2 ? &records : nullptr);
         set_state_records(n % 2 ? &states : nullptr);
-        set_stencil_records(n % 2 && evaluates ? &stencils : nullptr);
+        set_stencil_sums(n % 2 && evaluates ? &stencils : nullptr);
+        set_stencil_cells(n % 3 && evaluates ? &stencil_cells : nullptr);
         call.clock = clock, call.fields = fields[n % 2], call.results = fields[n < 4 ? (n + 1) % 2 : n % 2];
         advance(&call);
     }
@@ -120,7 +125,7 @@ int main() {
     set_field_sums(nullptr, sums), drop_cell_samples(&samples), free(sums), free(row), free(runs), free(samples.values);
     set_injection(nullptr), free(line), free(added), free(values);
     drop_field_records(&records), free(recorded), set_state_records(nullptr);
-    drop_stencil_records(&stencils), free(evaluated_sums);
+    drop_stencil_records(&stencils), drop_stencil_records(&stencil_cells), free(evaluated_sums), free(of_value.values);
     for (int n = 0; n < 3 * GIVEN; n++) free(places[n]);
     printf("in place: %d, finite: %d\\n", choose_blocking(call, 18, THREADS).rows > 0, !stored_not_finite());
 }

@@ -6,12 +6,13 @@ import h5py
 import jax
 import numpy as np
 import pytest
-from probed import ROWS, STEPS, file_of, samples, with_probes
+from probed import ROWS, STEPS, counted_calls, file_of, probing_expressions, samples, with_probes
 from support import problem_of, simulation_of, with_table
 
 import hpcstencil as hs
 from hpcstencil.backends.native import cell_samples
 from hpcstencil.backends.native.program import program
+from hpcstencil.backends.native.stencil_values import StencilValues
 from hpcstencil.config.reader import from_mapping
 from hpcstencil.distributed.cell_samples import CellSamples
 from hpcstencil.distributed.device_blocks import Devices
@@ -19,7 +20,7 @@ from hpcstencil.distributed.receiver_cells import receiver_cells
 from hpcstencil.numerics.schedule import StepRange
 from hpcstencil.problem.build import build
 from hpcstencil.simulation.prepared import Decomposed
-from hpcstencil.simulation.streams.probes import parts_of
+from hpcstencil.simulation.streams.probes import Probes, parts_of
 from hpcstencil.validation.errors import InputError
 
 
@@ -112,6 +113,28 @@ def test_derived_quantities_are_what_at_gives(tmp_path, row):
     assert len(recorded["b"][0]) == 1 + STEPS // 5
 
 
+@pytest.mark.parametrize("threads", (1, 3))
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
+def test_recorded_expressions_are_those_of_calls_that_end_there(tmp_path, monkeypatch, row, threads):
+    for module in ("backend", "stencil_values"):
+        monkeypatch.setattr(f"hpcstencil.backends.native.{module}.threads_for", lambda _: threads)
+    calls = counted_calls(monkeypatch, Probes)
+    given = probing_expressions(row)
+    given["numerics"]["kernel"] = "native"
+    recorded = samples(file_of(tmp_path / "recorded.h5", given))
+    assert max(calls) > 3 and all(np.isfinite(values).all() for _, _, values in recorded.values())
+    calls.clear()
+    monkeypatch.setattr(StencilValues, "recorded", lambda *given: False)
+    ended = samples(file_of(tmp_path / "ended.h5", given))
+    assert max(calls) <= 2
+    for name, parts in recorded.items():
+        assert all(a.tobytes() == b.tobytes() for a, b in zip(parts, ended[name], strict=True)), name
+    given["numerics"]["kernel"] = "shift"
+    for name, (steps, _, values) in samples(file_of(tmp_path / "shift.h5", given)).items():
+        assert (steps == recorded[name][0]).all()
+        assert recorded[name][2] == pytest.approx(values, rel=1e-4, abs=1e-4 * float(np.abs(values).max())), name
+
+
 def test_steps_that_follow_a_tolerance_or_the_solution_are_recorded(tmp_path):
     for time in ({"tolerance": 1e-5, "end": 0.02}, {"cfl": 0.4, "end": 0.02, "dt_every": 3}):
         row = ("burgers-2d", 2, "float64", "bs3") if "tolerance" in time else ("burgers-2d", 2, "float64", "rk4")
@@ -158,7 +181,7 @@ def test_a_recorder_that_is_collected_leaves_that_of_another_run(tmp_path):
         return simulation.steps.cell_samples(part.cells, values, part.width, simulation.device_grid.devices)
 
     earlier, later = recorder(), recorder()
-    later.expect(every=1, first=1, origin=0)
+    later.expect(every=1, first=1, origin=0, times={})
     del earlier
     gc.collect()
     simulation.advance(simulation.initial_fields(), StepRange(0.0, 0, 1e-4, 2))
@@ -174,7 +197,7 @@ def test_steps_inside_of_other_code_record_nothing():
     recorder = simulation.steps.cell_samples(part.cells, values, part.width, simulation.device_grid.devices)
     inside, steps = jax.jit(simulation.steps.inside()), StepRange(0.0, 0, 1e-4, 2)
     parameters, fields = simulation.problem.parameters, simulation.initial_fields()
-    recorder.expect(every=1, first=1, origin=0)
+    recorder.expect(every=1, first=1, origin=0, times={})
     jax.block_until_ready(inside(dict(fields), parameters, steps))
     assert recorder.while_stepping and not values.any()
     jax.block_until_ready(simulation.advance(fields, steps))

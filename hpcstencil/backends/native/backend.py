@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hpcstencil.backends.backend import BY_FFT, Advance, Attempt, Reductions, Steps, Unsupported, never_known
+from hpcstencil.backends.backend import BY_FFT, Advance, Attempt, Cellwise, Reductions, Steps, Unsupported, never_known
 from hpcstencil.backends.native.compiler import begun, compiler
 from hpcstencil.backends.native.cost_model import (
     account,
@@ -21,7 +21,7 @@ from hpcstencil.backends.native.cost_model import (
     steps_between_exchanges,
 )
 from hpcstencil.backends.native.program import Program, program
-from hpcstencil.backends.native.stencil_values import CompiledValues, StencilValues
+from hpcstencil.backends.native.stencil_values import CompiledValues, StencilValues, more_reach
 from hpcstencil.backends.native.value_program import ValueProgram, ValueTree
 from hpcstencil.numerics.grid import AXES
 from hpcstencil.numerics.topology import Topology
@@ -58,10 +58,11 @@ class NativeBackend:
         compiler()  # raises Unsupported if there is none
         made = program(problem)
         check_room(made, problem, topology)
-        values = StencilValues.of(problem, made.fields)
-        if values is not None:
-            check_room(values.program, problem, topology)
-        return LoweredToNative(problem, made, values)
+        diagnosed, probed = (of(problem, made.fields) for of in (StencilValues.of_diagnostics, StencilValues.of_probes))
+        for values in (diagnosed, probed):
+            if values is not None:
+                check_room(values.program, problem, topology)
+        return LoweredToNative(problem, made, diagnosed, probed)
 
     def unsuited(self, device: jax.Device) -> str:
         return "" if device.platform == "cpu" else f"native code is for processors, and this is a {device.platform}"
@@ -89,19 +90,22 @@ def check_room(program: Program, problem: Problem, topology: Topology) -> None:
 class LoweredToNative:
     """A problem prepared for native code, with its program; see `backend.Lowered`.
 
-    ``stencil_values`` computes the values of diagnostics that apply stencils; None if XLA does, or there are none.
+    ``diagnosed`` computes the values of diagnostics that apply stencils, and ``probed`` those of the expressions that receivers
+    record; None if XLA does, or there are none.
     """
 
     problem: Problem
     program: Program
-    stencil_values: StencilValues | None = None
+    diagnosed: StencilValues | None = None
+    probed: StencilValues | None = None
     halo_wraps: bool = False
     ghosts_apart: bool = True
 
     def begin(self) -> None:
         begun(self.program.text, self.program.driver)
-        if self.stencil_values:
-            self.stencil_values.begin()
+        for values in (self.diagnosed, self.probed):
+            if values:
+                values.begin()
         for trees in (self.problem.reduced(), self.problem.measured.values()):
             ValueProgram.of(self.program, self.problem, trees).begin()
 
@@ -145,19 +149,30 @@ class LoweredToNative:
 
         None if they record none. ``library`` is the program, or its cost model.
         """
-        values, fields = self.stencil_values, self.program.fields
-        if values is None or not values.recorded(library, fields, self.problem.config):
-            return None
-        return values.more_reach(library, fields, ndim, every)
+        recorded = self._recorded(library, ndim)
+        return more_reach(recorded, library, self.program.fields, ndim, every) if any(recorded) else None
 
-    def _records_stencils(self, library: ctypes.CDLL, plan: Plan, widths: Sequence[int]) -> bool:
-        """Return whether steps record stencil values, which must not read beyond halos of these ``widths``."""
+    def _recorded(self, library: ctypes.CDLL, ndim: int) -> list[StencilValues | None]:
+        """Return the stencil values that steps record, of diagnostics and of probes; None for those that they do not."""
+        fields = self.program.fields
+        return [
+            each if each is not None and each.recorded(library, fields, ndim) else None
+            for each in (self.diagnosed, self.probed)
+        ]
+
+    def _records_stencils(self, library: ctypes.CDLL, plan: Plan, widths: Sequence[int]) -> list[bool]:
+        """Return whether steps record the stencil values of diagnostics, and of probes; not if these would have to read beyond
+        halos of these ``widths``."""
         ndim, every = plan.topology.ndim, plan.steps_per_exchange
+        recorded = [each is not None for each in self._recorded(library, ndim)]
         more = self._more_reach(library, ndim, every) if every else None
-        if more is None or not any(widths):
-            return more is not None
+        if more is None:
+            return [False, False]
+        if not any(widths):
+            return recorded
         own = reach_in(library, ndim, every)
-        return all(w == 0 or n + m <= w for n, m, w in zip(own, more, widths, strict=True))
+        fit = all(w == 0 or n + m <= w for n, m, w in zip(own, more, widths, strict=True))
+        return [fit and each for each in recorded]
 
     def cells_held(self, plan: Plan) -> tuple[int, int]:
         """Return (values held between steps, values held while stepping) on each device; see `backend.Lowered`.
@@ -249,11 +264,11 @@ class LoweredToNative:
         # The steps of an adaptive run may be rejected, and sections of steps are separate calls.
         records = bool(plan.steps_per_exchange) and one_at_a_time and not adaptive
 
-        def stencil_values(trees: Sequence[Node]) -> CompiledValues | None:
-            """Return what computes the values of those ``trees`` that apply stencils; None if XLA does. Collective."""
-            wanted, found = self.stencil_values, None
+        def compiled(wanted: StencilValues | None, trees: Collection[Node]) -> CompiledValues | None:
+            """Return what computes the values ``wanted``, if all are ``trees``; None if XLA does. Collective."""
             if wanted is None or not set(wanted.trees) <= set(trees):
                 return None
+            found = None
             with suppress(Unsupported):
                 found = wanted.compiled(outside_passes(device_grid))
             if communicator.any(not found):
@@ -270,8 +285,15 @@ class LoweredToNative:
                 if communicator.any(not values):
                     values = {}
             given = code.library, self.program.fields, trees, one_call, records, made, values
-            reducer = ByNative(device_grid, *given, stencil_values(trees), records_stencils)
+            reducer = ByNative(device_grid, *given, compiled(self.diagnosed, trees), records_stencils[0])
             return array.reductions(needs, trees, reducer)
+
+        probes = compiled(self.probed, problem.probed.values())
+        recorded_probes = probes if records and records_stencils[1] else None
+
+        def cellwise(needs: Needs, trees: Sequence[Node]) -> Cellwise:
+            """Return the function that computes the values of ``trees``."""
+            return probes.evaluate if probes and probes.trees == tuple(trees) else array.cellwise(needs, trees)
 
         def inside() -> Advance:
             """Return the same steps for use inside other compiled code.
@@ -289,9 +311,9 @@ class LoweredToNative:
             attempt=attempt,
             slopes=array.slopes,
             reductions=reductions,
-            cellwise=array.cellwise,
+            cellwise=cellwise,
             snapshot_buffers=code.copies if alone and not device_grid.devices.several else Copies,
-            cell_samples=partial(code.samples, communicator)
+            cell_samples=partial(code.samples, communicator, recorded_probes, tuple(problem.probed))
             if plan.steps_per_exchange and not members and not device_grid.devices.several
             else CellSamples,
             stayed_finite=code.all_finite if measures_fields_only else never_known,

@@ -10,6 +10,7 @@ import ctypes
 import math
 import weakref
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from hpcstencil.backends.native.passes import AXIS_OF
 from hpcstencil.backends.native.recorded_steps import RecordedSteps
 from hpcstencil.distributed.cell_samples import Cells, CellSamples
 from hpcstencil.distributed.device_blocks import Devices
+from hpcstencil.numerics.topology import Topology
 from hpcstencil.runtime.communicator import Communicator
 from hpcstencil.runtime.threads import by_threads
 
@@ -56,37 +58,43 @@ class NativeSamples(CellSamples):
         communicator: Communicator,
     ) -> None:
         super().__init__(cells, values, width, devices)
-        axes = AXIS_OF[devices.topology.ndim]
-        shape = dict(zip(axes, devices.topology.capacity(), strict=True))
+        self.tables = list[Any]()  # to which structs point
+        self.samples = self.struct(cells, fields, width, devices.topology)
+        # all blocks exchange the same: fields, or what a joined step stores
+        self.samples.dense = communicator.any(self.samples.dense)
+        self.library = library
+        # Another recorder of the same program may be in use when this one is collected.
+        weakref.finalize(self, library.drop_cell_samples, ctypes.c_void_p(ctypes.addressof(self.samples)))
+
+    def struct(self, cells: Mapping[str, Cells], names: Sequence[str], width: int, topology: Topology) -> Samples:
+        """Return the struct for these ``cells`` of what has these ``names``, in order."""
+        axes = AXIS_OF[topology.ndim]
+        shape = dict(zip(axes, topology.capacity(), strict=True))
         planes, rows = shape.get(0, 1), shape.get(1, 1)
-        self.tables: list[np.ndarray] = []  # to which the struct points
-        self.begin = (ctypes.c_void_p * len(fields))()  # null for fields without cells
+        begin = (ctypes.c_void_p * len(names))()  # null without cells
         listed, count = [np.zeros((0, 3), np.int32)], 0
         for name, each in cells.items():
             place = dict(zip(axes, each.index.T, strict=True))
             row = place.get(0, 0) * rows + place.get(1, 0) + np.zeros(len(each.index), np.int64)
             runs, row = runs_of(row, place[2], each.slot, width)
-            table = count + np.searchsorted(row, np.arange(planes * rows + 1))
+            table = np.ascontiguousarray(count + np.searchsorted(row, np.arange(planes * rows + 1)), np.int64)
             listed.append(runs)
             count += len(runs)
-            self.tables.append(np.ascontiguousarray(table, np.int64))
-            self.begin[fields.index(name)] = self.tables[-1].ctypes.data
-        self.runs = np.ascontiguousarray(np.concatenate(listed), np.int32)
-        dense = len(self.runs) * SPARSE > math.prod(devices.topology.capacity())
-        self.samples = Samples(
-            records=len(values),
-            size=values.shape[1],
-            begin=ctypes.addressof(self.begin),
+            begin[names.index(name)] = table.ctypes.data
+            self.tables.append(table)
+        runs = np.ascontiguousarray(np.concatenate(listed), np.int32)
+        self.tables += [begin, runs]
+        return Samples(
+            records=len(self.values),
+            size=self.values.shape[1],
+            begin=ctypes.addressof(begin),
             width=width,
-            dense=communicator.any(dense),  # all blocks exchange the same: fields, or what a joined step stores
-            run=self.runs.ctypes.data,
-            values=values.ctypes.data,
+            dense=len(runs) * SPARSE > math.prod(topology.capacity()),
+            run=runs.ctypes.data,
+            values=self.values.ctypes.data,
         )
-        self.library = library
-        # Another recorder of the same program may be in use when this one is collected.
-        weakref.finalize(self, library.drop_cell_samples, ctypes.c_void_p(ctypes.addressof(self.samples)))
 
-    def expect(self, every: int, first: int, origin: int) -> None:
+    def expect(self, every: int, first: int, origin: int, times: Mapping[int, float]) -> None:
         self.samples.every, self.samples.first, self.samples.origin = every, first, origin
         self.library.set_cell_samples(ctypes.byref(self.samples))
 

@@ -20,6 +20,8 @@ from hpcstencil.backends.native.edge_exchange import EdgeExchange
 from hpcstencil.backends.native.passes import AXIS_OF
 from hpcstencil.backends.native.program import Program
 from hpcstencil.backends.native.snapshot_copies import NativeCopies
+from hpcstencil.backends.native.stencil_records import ExpressionSamples
+from hpcstencil.backends.native.stencil_values import CompiledValues
 from hpcstencil.backends.native.thin_blocks import Section
 from hpcstencil.distributed.cell_samples import Cells, CellSamples
 from hpcstencil.distributed.device_blocks import Devices, device_number
@@ -99,6 +101,8 @@ class Native:
     def samples(
         self,
         communicator: Communicator,
+        probed: CompiledValues | None,
+        expressions: Sequence[str],
         cells: Mapping[str, Cells],
         values: np.ndarray,
         width: int,
@@ -106,12 +110,18 @@ class Native:
     ) -> CellSamples:
         """Return the recorder of single cells on each process, with the arguments of `CellSamples`. Collective.
 
-        It records inside calls of many steps if the program can record these fields. Otherwise it is an
-        ordinary `CellSamples`.
+        It records inside calls of many steps if the program can record these fields, and ``probed``, if that is not None, all
+        others: its trees have the names in ``expressions``, in order. Otherwise it is an ordinary `CellSamples`.
         """
-        if width > WIDEST or not set(cells) <= set(self.program.recordable):
+        fields = self.program.fields
+        if width > WIDEST or not cells.keys() - set(expressions) <= set(self.program.recordable):
             return CellSamples(cells, values, width, devices)
-        return NativeSamples(cells, values, width, devices, self.library, self.program.fields, communicator)
+        if not cells.keys() & set(expressions):
+            return NativeSamples(cells, values, width, devices, self.library, fields, communicator)
+        if probed is None:
+            return CellSamples(cells, values, width, devices)
+        given = cells, values, width, devices, self.library, fields, communicator
+        return ExpressionSamples(*given, probed, expressions)
 
     def steps(
         self,

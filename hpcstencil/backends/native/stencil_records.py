@@ -1,4 +1,4 @@
-"""Native code's recording of extrema and sums of expressions with stencils, while one call takes many steps.
+"""Native code's recording of expressions with stencils while one call takes many steps: of extrema and sums, or single cells.
 
 The program of the steps calls the pass of `StencilValues` for states between two steps. The C++ side is stencil_records.hpp.
 """
@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from hpcstencil.backends.native.cell_samples import NativeSamples
 from hpcstencil.backends.native.field_records import NativeRecords, SumRecords
 from hpcstencil.backends.native.recorded_steps import RecordedSteps
 from hpcstencil.backends.native.stencil_values import CompiledValues, Inputs, field_of, inputs_of
+from hpcstencil.distributed.cell_samples import Cells, CellSamples
+from hpcstencil.distributed.device_blocks import Devices
+from hpcstencil.runtime.communicator import Communicator
 from hpcstencil.symbolic.expressions import Node
 
 
@@ -34,12 +38,41 @@ class Records(RecordedSteps):
     _fields_ = (
         ("sums", ctypes.c_void_p),
         ("values", ctypes.c_int64),
+        ("cells", ctypes.c_void_p),
         ("evaluator", ctypes.c_void_p),
         ("inputs", Inputs),
         ("value", ctypes.c_void_p),
         ("constants", ctypes.c_void_p),
         ("times", ctypes.c_void_p),
     )
+
+
+class Evaluation:
+    """What `Records` have of the program that computes ``values``.
+
+    ``fields`` are those of the program that takes the steps, which must be able to record the values
+    (`StencilValues.recorded`). ``times`` are those of the records, float64 of shape (records,).
+    """
+
+    def __init__(self, fields: Sequence[str], values: CompiledValues, times: np.ndarray) -> None:
+        self.evaluator, self.inputs = Evaluator(), inputs_of(values.program, fields)
+        values.library.find_evaluator(ctypes.byref(self.evaluator))
+        numbers = {field_of(n): n for n in range(len(values.trees))}
+        self.value = np.array([numbers.get(name, -1) for name in values.program.fields], np.int64)
+        self.constants = np.array([*values.program.constants, 0.0])
+        self.times = times
+
+    def records(self, **sink: int) -> Records:
+        """Return the struct, which points to this object's memory. ``sink`` are its entries sums and values, or cells."""
+        return Records(
+            records=len(self.times),
+            evaluator=ctypes.addressof(self.evaluator),
+            inputs=self.inputs,
+            value=self.value.ctypes.data,
+            constants=self.constants.ctypes.data,
+            times=self.times.ctypes.data,
+            **sink,
+        )
 
 
 class StencilRecords(SumRecords):
@@ -60,33 +93,61 @@ class StencilRecords(SumRecords):
         expected: dict[Node, int],
         most: int,
     ) -> None:
-        trees, program = values.trees, values.program
+        trees = values.trees
         super().__init__(trees, range(len(trees)), len(trees), most, field_sum, expected)
-        self.library, self.evaluator, self.inputs = library, Evaluator(), inputs_of(program, fields)
-        values.library.find_evaluator(ctypes.byref(self.evaluator))
-        numbers = {field_of(n): n for n in range(len(trees))}
-        self.value = np.array([numbers.get(name, -1) for name in program.fields], np.int64)
-        self.constants = np.array([*program.constants, 0.0])
-        self.records = Records(
-            records=most,
-            sums=self.sums.ctypes.data,
-            values=len(trees),
-            evaluator=ctypes.addressof(self.evaluator),
-            inputs=self.inputs,
-            value=self.value.ctypes.data,
-            constants=self.constants.ctypes.data,
-            times=self.times.ctypes.data,
-        )
+        self.library, self.evaluation = library, Evaluation(fields, values, self.times)
+        self.records = self.evaluation.records(sums=self.sums.ctypes.data, values=len(trees))
         # Another recorder of the same program may be in use when this one is collected.
         weakref.finalize(self, library.drop_stencil_records, ctypes.c_void_p(ctypes.addressof(self.records)))
 
     def expect(self, every: int, first: int, origin: int, times: Sequence[float]) -> None:
         self.clear(times)
         self.records.every, self.records.first, self.records.origin = every, first, origin
-        self.library.set_stencil_records(ctypes.byref(self.records))
+        self.library.set_stencil_sums(ctypes.byref(self.records))
 
     def expect_nothing(self) -> None:
-        self.library.set_stencil_records(None)
+        self.library.set_stencil_sums(None)
+
+
+class ExpressionSamples(NativeSamples):
+    """Records of single cells of fields and of expressions, except those of expressions after a call; see `NativeSamples`.
+
+    ``names`` are those of the trees of ``probed``, in order.
+    """
+
+    with_last = False
+
+    def __init__(
+        self,
+        cells: Mapping[str, Cells],
+        values: np.ndarray,
+        width: int,
+        devices: Devices,
+        library: ctypes.CDLL,
+        fields: Sequence[str],
+        communicator: Communicator,
+        probed: CompiledValues,
+        names: Sequence[str],
+    ) -> None:
+        of_fields = {name: each for name, each in cells.items() if name not in names}
+        super().__init__(of_fields, values, width, devices, library, fields, communicator)
+        CellSamples.__init__(self, cells, values, width, devices)
+        self.sampled = self.struct(
+            {name: each for name, each in cells.items() if name in names}, names, width, devices.topology
+        )
+        self.evaluation = Evaluation(fields, probed, np.zeros(len(values)))
+        self.records = self.evaluation.records(cells=ctypes.addressof(self.sampled))
+        weakref.finalize(self, library.drop_stencil_records, ctypes.c_void_p(ctypes.addressof(self.records)))
+
+    def expect(self, every: int, first: int, origin: int, times: Mapping[int, float]) -> None:
+        super().expect(every, first, origin, times)
+        self.evaluation.times[[*times]] = [*times.values()]
+        self.records.every, self.records.first, self.records.origin = every, first, origin
+        self.library.set_stencil_cells(ctypes.byref(self.records))
+
+    def expect_nothing(self) -> None:
+        super().expect_nothing()
+        self.library.set_stencil_cells(None)
 
 
 class RecordsTogether:

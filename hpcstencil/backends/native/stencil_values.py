@@ -1,4 +1,4 @@
-"""The values of expressions with derivatives in all cells, computed by native code for diagnostics.
+"""The values of expressions with derivatives in all cells, computed by native code for diagnostics and probes.
 
 A program of their own computes them. It is that of a step which moves nothing in time: each expression gets a field, and the
 step replaces this field by the values that the expression has at the beginning of the step. So operators, boundary
@@ -8,6 +8,7 @@ conditions and thin blocks are those of steps.
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,6 @@ from hpcstencil.backends.native.compiler import begun
 from hpcstencil.backends.native.passes import AXIS_OF
 from hpcstencil.backends.native.program import Program, program
 from hpcstencil.backends.native.value_program import evaluable, fields_read
-from hpcstencil.config.settings import Config
 from hpcstencil.numerics.integrators import Method, Stage
 from hpcstencil.numerics.schedule import StepRange
 from hpcstencil.problem.problem import Problem
@@ -74,20 +74,18 @@ class Inputs(ctypes.Structure):
 
 @dataclass(frozen=True)
 class StencilValues:
-    """The program that computes the values of ``trees``."""
+    """The program that computes the values of ``trees``, which are wanted after ``every`` steps of a run; None if the steps
+    are not known before."""
 
     trees: tuple[Node, ...]
     program: Program
+    every: int | None
 
     @classmethod
-    def of(cls, problem: Problem, fields: Sequence[str]) -> StencilValues | None:
-        """Return the program for the reductions of a problem that native code does not evaluate by rows.
-
-        ``fields`` are those of the program that takes the steps. The result is None if there are no such reductions, in an
-        ensemble, or if native code cannot compute them. These reasons do not depend on the decomposition, and neither do the
-        bits of the values.
-        """
-        by_rows = problem.config.time.tolerance is None
+    def of_diagnostics(cls, problem: Problem, fields: Sequence[str]) -> StencilValues | None:
+        """Return the program for the reductions of a problem that native code does not evaluate by rows; see `of`."""
+        config = problem.config
+        by_rows = config.time.tolerance is None
         trees = [
             tree
             for tree in problem.reduced()
@@ -95,34 +93,44 @@ class StencilValues:
             and set() < fields_read(tree) <= set(fields)  # reverse steps have sums of fields that others of them have
             and not (by_rows and evaluable(tree, fields))
         ]
+        return cls.of(problem, trees, config.diagnostics.every_steps)
+
+    @classmethod
+    def of_probes(cls, problem: Problem, fields: Sequence[str]) -> StencilValues | None:
+        """Return the program for the expressions that receivers record; see `of`. None if one of them reads no fields."""
+        trees = [*problem.probed.values()]
+        if not all(set() < fields_read(tree) <= set(fields) for tree in trees):
+            return None
+        return cls.of(problem, trees, math.gcd(*(each.every for each in problem.receivers.values())))
+
+    @classmethod
+    def of(cls, problem: Problem, trees: Sequence[Node], every: int | None) -> StencilValues | None:
+        """Return the program for ``trees``; None without any, in an ensemble, or if native code cannot compute one of them.
+
+        These reasons do not depend on the decomposition, and neither do the bits of the values.
+        """
         parts = (part for tree in trees for part in walk(tree))
         if not trees or problem.members or any(isinstance(part, Convolution) and part.stencil.by_fft for part in parts):
             return None
+        if problem.config.time.tolerance is not None:
+            every = None
         try:
-            return cls(tuple(trees), program(valued(problem, trees), most_at_once=1))  # as `StencilRecords` need it
+            return cls(
+                tuple(trees), program(valued(problem, trees), most_at_once=1), every
+            )  # one, for `StencilRecords`
         except Unsupported:
             return None
 
-    def recorded(self, library: ctypes.CDLL, fields: Sequence[str], config: Config) -> bool:
+    def recorded(self, library: ctypes.CDLL, fields: Sequence[str], ndim: int) -> bool:
         """Return whether steps record the values: the program with these ``fields``, in ``library``.
 
         Expressions that read further than a step does make all steps load more, so they are recorded if rows are frequent.
         """
-        every, ndim = config.diagnostics.every_steps, config.grid.ndim
-        if every is None or config.time.tolerance is not None or self.program.reads is None:
+        if self.every is None or self.program.reads is None:
             return False
         if not library.can_record_stencils(ctypes.byref(inputs_of(self.program, fields))):
             return False
-        return every <= FREQUENT or not any(self.more_reach(library, fields, ndim, 1))
-
-    def more_reach(self, library: ctypes.CDLL, fields: Sequence[str], ndim: int, steps: int) -> tuple[int, ...]:
-        """Return how many cells further beyond a block ``steps`` steps load if they record the values, per axis of the grid.
-
-        ``library`` is the program that takes the steps, or its cost model.
-        """
-        inputs, found = inputs_of(self.program, fields), (ctypes.c_int64 * 3)()
-        library.more_reach(ctypes.byref(inputs), ctypes.c_int64(steps), found)
-        return tuple(found[axis] for axis in AXIS_OF[ndim])
+        return self.every <= FREQUENT or not any(more_reach([self, None], library, fields, ndim, 1))
 
     def begin(self) -> None:
         """Start compiling in a thread."""
@@ -156,6 +164,21 @@ class CompiledValues:
     program: Program
     library: ctypes.CDLL
     evaluate: Cellwise
+
+
+def more_reach(
+    recorded: Sequence[StencilValues | None], library: ctypes.CDLL, fields: Sequence[str], ndim: int, steps: int
+) -> tuple[int, ...]:
+    """Return how many cells further beyond a block ``steps`` steps load, per axis of the grid, if they record some values.
+
+    ``recorded`` are those of diagnostics and of probes. ``library`` is the program that takes the steps, with these
+    ``fields``, or its cost model.
+    """
+    inputs = [inputs_of(each.program, fields) if each else None for each in recorded]
+    addresses = [ctypes.addressof(each) if each else None for each in inputs]
+    found = (ctypes.c_int64 * 3)()
+    library.more_reach((ctypes.c_void_p * len(inputs))(*addresses), ctypes.c_int64(steps), found)
+    return tuple(found[axis] for axis in AXIS_OF[ndim])
 
 
 def inputs_of(program: Program, fields: Sequence[str]) -> Inputs:

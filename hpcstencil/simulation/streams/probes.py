@@ -14,10 +14,11 @@ import numpy as np
 from hpcstencil.distributed.cell_samples import CellSamples
 from hpcstencil.distributed.halo import Fields
 from hpcstencil.distributed.receiver_cells import ReceiverCells, ranks_of, receiver_cells
+from hpcstencil.distributed.windows import Parameters
 from hpcstencil.io.dataset_names import PROBES, VALUES
 from hpcstencil.io.time_series import Rows, RowsOf
 from hpcstencil.numerics.schedule import Clock, Leap
-from hpcstencil.problem.receivers import Receivers
+from hpcstencil.problem.receivers import PROBED, Receivers
 from hpcstencil.runtime.communicator import agree
 from hpcstencil.simulation.simulation import Simulation
 from hpcstencil.simulation.solid_cells import solid_block
@@ -77,7 +78,8 @@ class Probes(Stream):
     def before(self, state: State, leap: Leap) -> None:
         self.leap = leap
         first = state.clock.step // self.every + 1 - len(self.taken)
-        self.samples.expect(self.every, first, state.clock.step - leap.steps.first)
+        times = {n: leap.time_of(step) for n, step in enumerate(leap.multiples(self.every), len(self.taken))}
+        self.samples.expect(self.every, first, state.clock.step - leap.steps.first, times)
 
     def poll(self) -> None:
         """The call has ended: another simulation may run the same program before the next one."""
@@ -86,13 +88,22 @@ class Probes(Stream):
     def write(self, state: State) -> None:
         if not self.samples.while_stepping:
             return self._record(state)
-        self.taken += [(step, self.leap.time_of(step)) for step in self.leap.multiples(self.every)]
+        steps = self.leap.multiples(self.every)
+        self.taken += [(step, self.leap.time_of(step)) for step in steps]
+        if len(steps) > len(self._recorded()):
+            with self.output.stopwatch.during("probes"):
+                self.samples.record(len(self.taken) - 1, self._expressions(state))
         self._interpolate_if_full()
+
+    def _recorded(self) -> range:
+        """Return the steps whose states the last call has recorded."""
+        steps = self.leap.multiples(self.every)
+        return steps if self.samples.with_last or self.leap.after.step not in steps else steps[:-1]
 
     def salvage(self) -> int | None:
         if not self.samples.while_stepping:
             return None
-        steps, before = self.leap.multiples(self.every), len(self.taken)
+        steps, before = self._recorded(), len(self.taken)
         recorded = self.samples.values[before : before + len(steps)]
         broken = np.flatnonzero(~np.isfinite(recorded).all(axis=1))
         mine = int(broken[0]) if len(broken) else len(steps)
@@ -104,15 +115,13 @@ class Probes(Stream):
     def _record(self, state: State) -> None:
         """Record the cells of this state in the next row of the buffer."""
         with self.output.stopwatch.during("probes"):
-            fields, problem = dict(state.fields), self.simulation.problem
-            for each in self.receivers.values():
-                if each.field in problem.derived:
-                    (fields[each.field],) = self.simulation.derived[each.field](
-                        dict(state.fields), problem.parameters, state.clock.time
-                    )
-            self.samples.record(len(self.taken), fields)
+            self.samples.record(len(self.taken), {**state.fields, **self._expressions(state)})
         self.taken.append((state.clock.step, state.clock.time))
         self._interpolate_if_full()
+
+    def _expressions(self, state: State) -> Fields:
+        parameters, time = self.simulation.problem.parameters, state.clock.time
+        return expressions_at(self.simulation, dict(state.fields), parameters, time)
 
     def _interpolate_if_full(self) -> None:
         if len(self.taken) == self.records:
@@ -159,6 +168,14 @@ class Probes(Stream):
         flat = own.reshape(math.prod(own.shape[:-1]), own.shape[-1])
         found = gathered(self.simulation, self.receivers[name], flat)
         return steps, times, {VALUES: found.reshape(*own.shape[:-1], found.shape[-1])}
+
+
+def expressions_at(simulation: Simulation, fields: Fields, parameters: Parameters, time: float) -> Fields:
+    """Return the expressions that receivers record, in all cells, by `Receivers.field`. Collective."""
+    probed = simulation.problem.probed
+    if not probed:
+        return {}
+    return dict(zip(probed, simulation.derived[PROBED](fields, parameters, time), strict=True))
 
 
 def probes_of(output: Output) -> list[Probes]:

@@ -37,7 +37,7 @@ static Blocking cheapest_tiles(const Call& call, long steps, bool one_sweep, lon
     // A near third-level cache, as a multiple of the second: at least 6, or three quarters of a core's share.
     double near = max(6, 3 * call.l3_bytes / (4 * call.l2_bytes));
     for_steps(steps, one_sweep, [&](long t) {
-        pipe.lay_out(t, has_boundary(call, 0), call.section, {}, 0, evaluation_of(call));
+        pipe.lay_out(t, has_boundary(call, 0), call.section, {}, 0, all_evaluations(call));
         for (long p2 = 1; p2 == 1 || call.count[2] / p2 >= 256; p2 *= 2)
             for (long p1 = 1; p1 == 1 || call.count[1] / p1 >= 8; p1++) {
                 long tile1 = (call.count[1] + p1 - 1) / p1, tile2 = (call.count[2] + p2 - 1) / p2;
@@ -104,7 +104,7 @@ static Blocking cheapest_in_place(const Call& call, long steps, bool given, long
         for (int joins = JOINS_STEPS ? 0 : 2; joins < 3; joins++) {
             const bool joined = JOINS_STEPS && joins == 2;
             pipe.lay_out(t, has_boundary(call, 0), nullptr, {joined, joined}, joins ? 0 : ALL_APART,
-                         JOINS_STEPS && joins ? Evaluation{} : evaluation_of(call));
+                         JOINS_STEPS && joins ? Evaluations{} : all_evaluations(call));
             if (tile0 < 2.0 * first.reach[0] || call.count[1] < 2 * first.reach[1] || !field_drift.lay_out(pipe, flat))
                 return;
             // On a periodic axis no part comes last, so each has to hand over the planes of all levels before it takes
@@ -214,7 +214,7 @@ static Blocking choose_blocking(const Call& call, long steps, long threads) {
     for (int a = 0; a < AXES; a++)
         key[6 + a] = call.wraps[a], key[9 + a] = 2 * call.boundary[a][0] + call.boundary[a][1];
     key[12] = call.l2_bytes, key[13] = call.l3_is_far, key[14] = call.section ? call.section[1] : 0;
-    key[15] = call.l3_bytes, key[16] = evaluates(call) ? stencil_records->inputs.hash() : 0;
+    key[15] = call.l3_bytes, key[16] = hash_of_inputs(call);
     pthread_mutex_lock(&free_list_lock);
     for (const Asked& known : asked)
         if (!memcmp(known.key, key, sizeof key)) {

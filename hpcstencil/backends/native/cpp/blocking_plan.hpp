@@ -81,22 +81,21 @@ struct Plan {
 
     void lay_out(long steps_, long sweeps_) {
         steps = steps_, sweeps = sweeps_;
-        std::vector<std::array<long, 5>> kinds;
+        std::vector<std::array<long, 6>> kinds;
         for (long k = 0; k < sweeps; k++) {
             const long count = steps / sweeps + (k < steps % sweeps), first = first_step(k);
-            long apart = 0, evaluated = 0;
-            for (long t = 0; t < count; t++) {
-                apart |= long(is_whole(call, first + t + 1)) << t;
-                evaluated |= long(evaluates(call, first + t)) << t;
-            }
+            const Evaluations evaluations = evaluations_of(call, first, count);
+            long apart = 0;
+            for (long t = 0; t < count; t++) apart |= long(is_whole(call, first + t + 1)) << t;
             const bool begun = joins_sweeps && k && !is_whole(call, first),
                        next = joins_sweeps && k + 1 < sweeps && !is_whole(call, first + count);
-            const std::array<long, 5> mine = {count, begun, next, apart, evaluated};
+            const std::array<long, 6> mine = {
+                count, begun, next, apart, evaluations.of[0].steps, evaluations.of[1].steps};
             kind.push_back(std::find(kinds.begin(), kinds.end(), mine) - kinds.begin());
             if (kind[k] < (long)kinds.size()) continue;
             kinds.push_back(mine), pipelines.emplace_back();
             pipelines.back().lay_out(count, has_boundary(call, 0), call.section, {begun, next}, apart,
-                                     evaluation_of(call, evaluated));
+                                     evaluations);
             if (evaluates(call)) pipelines.back().widen(widest(count));
         }
     }
@@ -105,7 +104,7 @@ struct Plan {
     const Pipeline& widest(int count) {
         Pipeline& found = all_recorded[count];
         if (!found.steps)
-            found.lay_out(count, has_boundary(call, 0), call.section, {}, ALL_APART, evaluation_of(call));
+            found.lay_out(count, has_boundary(call, 0), call.section, {}, ALL_APART, all_evaluations(call));
         return found;
     }
     const Pipeline& pipeline_of(long k) const { return pipelines[kind[k]]; }

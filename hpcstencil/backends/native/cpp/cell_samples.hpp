@@ -58,6 +58,48 @@ extern "C" void drop_cell_samples(CellSamples* samples) {
     if (cell_samples == samples) set_cell_samples(nullptr);
 }
 
+// The runs of a row that are still to be recorded, cut to the cells wanted.
+struct RowRuns {
+    const Run *next = nullptr, *end = nullptr;
+    long x0, x1;
+
+    // Those of a field, of cells x0 .. x1 - 1 in row j of plane i.
+    void find(const CellSamples& samples, int f, const Call& call, long i, long j, long x0_, long x1_) {
+        const int64_t* row = samples.begin[f] + home(call, i) * call.count[1] + j;
+        next = samples.run + row[0], end = samples.run + row[1], x0 = x0_, x1 = x1_;
+        skip();
+    }
+    void skip() {
+        while (next < end && first() >= last()) next++;
+    }
+    bool empty() const { return next >= end; }
+    long first() const { return max(next->x, x0); }
+    long last() const { return min(next->x + next->width, x1); }
+
+    // Records the next runs, if they lie in cells v0 .. v1 - 1 of ``cells``.
+    void put(real* to, const real* cells, long v0, long v1) {
+        for (; !empty() && first() >= v0 && last() <= v1; next++, skip())
+            memcpy(to + next->slot + first() - next->x, cells + first(), (last() - first()) * sizeof(real));
+    }
+};
+static inline bool is_empty(const RowRuns* runs, long count) {
+    for (long n = 0; n < count; n++)
+        if (!runs[n].empty()) return false;
+    return true;
+}
+// Calls body(v0, v1) for vectors, at most two at a time, with the next runs of any of some rows; it records them.
+template <class Body>
+static void each_vectors(RowRuns* runs, long count, Body body) {
+    while (!is_empty(runs, count)) {
+        long v0 = UNBOUNDED, v1 = 0;
+        for (long n = 0; n < count; n++)
+            if (!runs[n].empty()) v0 = min(v0, round_down(runs[n].first(), LANES));
+        for (long n = 0; n < count; n++)
+            if (!runs[n].empty() && runs[n].first() < v0 + LANES) v1 = max(v1, round_up(runs[n].last(), LANES));
+        body(v0, v1);
+    }
+}
+
 // The cells that a level records: after its step and after the next one. ``after`` is null where nothing is recorded.
 struct LevelCells {
     struct Entry {
@@ -123,8 +165,10 @@ struct Unstored {
             };
             for (int f : fields)
                 for (long j = from[1]; j < end[1]; j++) {
-                    Runs runs(f, call, n, n + pass().at_once, j, from, end);
-                    if (runs.empty()) continue;
+                    RowRuns runs[MOST_AT_ONCE];
+                    for (long k = 0; k < pass().at_once; k++)
+                        if (n + k >= from[0] && n + k < end[0])
+                            runs[k].find(*cell_samples, f, call, n + k, j, from[2], end[2]);
                     record_row(f, j, runs, [&](const Rows* out, long x0, long x1) {
                         layers.each_region(n, pass().at_once, j, j + 1, x0, x1,
                                            [&](int mask, long, long, long v0, long v1) {
@@ -136,62 +180,18 @@ struct Unstored {
         }
     }
 
-    // The runs of a row in some planes, cut to the cells wanted.
-    struct Runs {
-        const Run *next[MOST_AT_ONCE], *end[MOST_AT_ONCE];
-        long planes, x0, x1;
-
-        Runs(int f, const Call& call, long n0, long n1, long j, const long from[AXES], const long to[AXES])
-            : planes(n1 - n0),
-              x0(from[2]),
-              x1(to[2]) {
-            for (long n = n0; n < n1; n++) {
-                const Run *&first = next[n - n0], *&last = end[n - n0];
-                first = last = nullptr;
-                if (n < from[0] || n >= to[0]) continue;
-                const int64_t* row = cell_samples->begin[f] + home(call, n) * call.count[1] + j;
-                first = cell_samples->run + row[0], last = cell_samples->run + row[1];
-                skip(n - n0);
-            }
-        }
-        // Skips runs without wanted cells.
-        void skip(long n) {
-            while (next[n] < end[n] && begin_of(*next[n]) >= end_of(*next[n])) next[n]++;
-        }
-        bool empty() const {
-            for (long n = 0; n < planes; n++)
-                if (next[n] < end[n]) return false;
-            return true;
-        }
-        long begin_of(const Run& run) const { return max(run.x, x0); }
-        long end_of(const Run& run) const { return min(run.x + run.width, x1); }
-    };
-
     template <class Compute>
-    void record_row(int f, long j, Runs& runs, Compute compute) const {
+    void record_row(int f, long j, RowRuns* runs, Compute compute) const {
+        if (is_empty(runs, pass().at_once)) return;
         Matrix<real> made{PLANES, 2 * LANES};
         List<Rows> out{PLANES};
         int o = 0;
         while (pass().output[o] != ends[f]) o++;
-        while (!runs.empty()) {
-            long v0 = UNBOUNDED, v1 = 0;  // the next vectors with samples in any of the planes
-            for (long n = 0; n < runs.planes; n++)
-                if (runs.next[n] < runs.end[n]) v0 = min(v0, round_down(runs.begin_of(*runs.next[n]), LANES));
-            for (long n = 0; n < runs.planes; n++)
-                if (runs.next[n] < runs.end[n] && runs.begin_of(*runs.next[n]) < v0 + LANES)
-                    v1 = max(v1, round_up(runs.end_of(*runs.next[n]), LANES));
+        each_vectors(runs, pass().at_once, [&](long v0, long v1) {
             for (int p = 0; p < pass().outputs * pass().at_once; p++) out[p] = {made[p] - v0, 0};
             compute(out.data(), v0, v1);
-            for (long n = 0; n < runs.planes; n++)
-                while (runs.next[n] < runs.end[n]) {
-                    const Run& run = *runs.next[n];
-                    long first = runs.begin_of(run), end = runs.end_of(run);
-                    if (first < v0 || end > v1) break;
-                    memcpy(to + run.slot + first - run.x, made[o + n * pass().outputs] + first - v0,
-                           (end - first) * sizeof(real));
-                    runs.next[n]++, runs.skip(n);
-                }
-        }
+            for (long n = 0; n < pass().at_once; n++) runs[n].put(to, made[o + n * pass().outputs] - v0, v0, v1);
+        });
     }
 };
 

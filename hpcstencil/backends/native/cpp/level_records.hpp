@@ -6,11 +6,34 @@
 #include "stencil_records.hpp"
 
 // Whether any step of a call begins with expressions of the state before it, and whether this step of its clock does.
-static bool evaluates(const Call& call) { return call.records && stencil_records; }
-static bool evaluates(const Call& call, long step) { return evaluates(call) && stencil_records->number(step) >= 0; }
-// What is evaluated in a call, if it is before all of these ``steps`` of a sweep.
-static Evaluation evaluation_of(const Call& call, uint32_t steps = ALL_APART) {
-    return evaluates(call) ? Evaluation{steps, &stencil_records->inputs} : Evaluation{0, nullptr};
+static bool evaluates(const Call& call) { return call.records && (stencil_records[0] || stencil_records[1]); }
+static bool evaluates(const Call& call, long step) {
+    for (const StencilRecords* each : stencil_records)
+        if (call.records && each && each->number(step) >= 0) return true;
+    return false;
+}
+// What is evaluated in a call if all steps are recorded.
+static Evaluations all_evaluations(const Call& call) {
+    Evaluations found;
+    for (int e = 0; e < EVALUATORS && call.records; e++)
+        if (stencil_records[e]) found.of[e] = {ALL_APART, &stencil_records[e]->inputs};
+    return found;
+}
+// What is evaluated in a sweep over ``count`` steps of the call's clock.
+static Evaluations evaluations_of(const Call& call, long first, long count) {
+    Evaluations found = all_evaluations(call);
+    for (int e = 0; e < EVALUATORS; e++) {
+        found.of[e].steps = 0;
+        for (long t = 0; t < count && found.of[e].inputs; t++)
+            found.of[e].steps |= uint32_t(stencil_records[e]->number(first + t) >= 0) << t;
+    }
+    return found;
+}
+// A number for what may be evaluated in a call; 0 if nothing is.
+static long hash_of_inputs(const Call& call) {
+    unsigned long hash = 0;
+    for (const Evaluation& each : all_evaluations(call).of) hash = 3 * hash + (each.inputs ? each.inputs->hash() : 0);
+    return hash;
 }
 
 static bool needs_whole_steps(const Call& call) {

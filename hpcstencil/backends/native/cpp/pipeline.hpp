@@ -71,10 +71,11 @@ struct Ring {
     bool deep;
     int readers, memory;  // memory: the ring whose memory it uses, see `Pipeline::share_memory`
 };
+constexpr int EVALUATORS = 2;  // of expressions that are recorded: their sums, and single cells of them
 struct Level {
     int step, pass;
     long ahead, reach[AXES], deep[AXES];
-    const struct Inputs* evaluated;  // null, or what expressions of the state before the step read
+    const struct Inputs* evaluated[EVALUATORS];  // null, or what expressions of the state before the step read
 };
 // What recorded expressions read (stencil_records.hpp).
 struct Inputs {
@@ -97,12 +98,16 @@ struct Evaluation {
     uint32_t steps;
     const Inputs* inputs;
 };
+struct Evaluations {
+    Evaluation of[EVALUATORS] = {};
+};
 
 // Calls body(input, first) for each array that a level reads; ``first`` says that it reads it before it overwrites any.
 template <class Body>
 static void each_input(const Level& level, Body body) {
     for (int n = 0; n < passes[level.pass].inputs; n++) body(passes[level.pass].input[n], false);
-    for (int64_t n = 0; level.evaluated && n < level.evaluated->count; n++) body(level.evaluated->input[n], true);
+    for (const Inputs* evaluated : level.evaluated)
+        for (int64_t n = 0; evaluated && n < evaluated->count; n++) body(evaluated->input[n], true);
 }
 
 // What a sweep shares with the sweeps before and after it, where calls join steps (`JOINS_STEPS`): whether the first
@@ -125,7 +130,7 @@ struct Pipeline {
 
     // Step t of the sweep is joined to the next one, unless bit t of ``apart`` is set.
     void lay_out(int steps_, bool boundary0, const int64_t* section = nullptr, Joints joints = {}, uint32_t apart = 0,
-                 Evaluation evaluation = {}) {
+                 const Evaluations& evaluations = {}) {
         steps = steps_, levels = 1, rings = 0;
         level.assign(LEVELS, {});
         for (int t = 0; t <= steps; t++)
@@ -141,7 +146,8 @@ struct Pipeline {
             for (int p = section ? section[0] : begun; p < (section ? section[1] : PASSES); p++, levels++) {
                 Level& mine = level[levels];
                 mine.step = t, mine.pass = next && p == PASSES - 1 ? PASSES : p;
-                mine.evaluated = mine.pass == 0 && evaluation.steps >> t & 1 ? evaluation.inputs : nullptr;
+                for (int e = 0; e < EVALUATORS && mine.pass == 0; e++)
+                    if (evaluations.of[e].steps >> t & 1) mine.evaluated[e] = evaluations.of[e].inputs;
                 const Pass& pass = passes[mine.pass];
                 for (int o = 0; o < pass.outputs; o++) {
                     int later = pass.output[o] >= ARRAYS, array = pass.output[o] - later * ARRAYS;
@@ -165,9 +171,10 @@ struct Pipeline {
             for (int o = 0; o < pass.outputs; o++) need_at_faces(output(q, o), mine.ahead, reach);
             for (int n = 0; n < pass.inputs; n++)
                 need(ring_of[mine.step][pass.input[n].array], mine.ahead, reach, deep, boundary0, pass.input[n].reach);
-            if (mine.evaluated)
-                for (const Input& each : *mine.evaluated)
-                    need(ring_of[mine.step][each.array], mine.ahead, reach, none, boundary0, each.reach);
+            for (const Inputs* evaluated : mine.evaluated)
+                for (int64_t n = 0; evaluated && n < evaluated->count; n++)
+                    need(ring_of[mine.step][evaluated->input[n].array], mine.ahead, reach, none, boundary0,
+                         evaluated->input[n].reach);
         }
         for (int n = 0; n < loaded; n++) {
             need_at_faces(load[n], level[0].ahead, nullptr);

@@ -1,4 +1,5 @@
-// The extrema and sums of expressions with stencils, after given steps, recorded while many steps are taken at once.
+// Expressions with stencils, recorded after given steps while many steps are taken at once: their extrema and sums, or
+// single cells of them.
 //
 // Another program, the evaluator, has the pass that computes their values (native/stencil_values.py). A level with the
 // first pass of a step calls it for the state before the step: because of `Level::evaluated` the pipeline keeps the
@@ -17,25 +18,30 @@ struct Evaluator {
 // The only pass of this program, which reads no tables and no fixed arrays, as an evaluator for other programs.
 extern "C" void find_evaluator(Evaluator* found) { *found = {passes, prepare, field_of, SCALARS}; }
 
-// Record n has ``values`` sums, from ``sums`` + n ``values`` on.
+// Either record n has ``values`` sums, from ``sums`` + n ``values`` on, or ``cells`` are recorded, whose fields are the
+// values by number.
 struct StencilRecords : RecordedSteps {
     FieldSum* sums;
     int64_t values;
+    const CellSamples* cells;
     const Evaluator* evaluator;
     Inputs inputs;         // those of the evaluator's pass, as arrays of this program
     const int64_t* value;  // the number of the value that each field of the evaluator holds
     const double *constants, *times;  // of the evaluator, and of the records
 };
 
-static StencilRecords* stencil_records = nullptr;
+static StencilRecords* stencil_records[EVALUATORS] = {nullptr, nullptr};  // of sums, and of cells
 
 // Stores how many cells further beyond a block a sweep of some steps loads, per axis, if the state before each of them
-// is recorded by expressions that read these inputs.
-extern "C" void more_reach(const Inputs* inputs, int64_t steps, int64_t* more) {
+// is recorded by expressions that read these inputs, null if there are none, per evaluator.
+extern "C" void more_reach(const Inputs* const* inputs, int64_t steps, int64_t* more) {
     Pipeline &plain = *new Pipeline(), &evaluating = *new Pipeline();
     steps = min(steps, MAX_STEPS);
     plain.lay_out(steps, false, nullptr, {}, ALL_APART);
-    evaluating.lay_out(steps, false, nullptr, {}, ALL_APART, {ALL_APART, inputs});
+    Evaluations evaluations;
+    for (int e = 0; e < EVALUATORS; e++)
+        if (inputs[e]) evaluations.of[e] = {ALL_APART, inputs[e]};
+    evaluating.lay_out(steps, false, nullptr, {}, ALL_APART, evaluations);
     for (int a = 0; a < AXES; a++) more[a] = evaluating.level[0].reach[a] - plain.level[0].reach[a];
     delete &plain, delete &evaluating;
 }
@@ -45,72 +51,125 @@ extern "C" int64_t can_record_stencils(const Inputs* inputs) {
         if (layers_of[each.array]) return false;
     return true;
 }
-// Later calls record there, or nowhere.
-extern "C" void set_stencil_records(StencilRecords* records) { stencil_records = records; }
+// Later calls record ``sums`` there, or nowhere.
+extern "C" void set_stencil_sums(StencilRecords* records) { stencil_records[0] = records; }
+// Later calls record ``cells`` there, or nowhere.
+extern "C" void set_stencil_cells(StencilRecords* records) { stencil_records[1] = records; }
 // Later calls do not record there any more.
 extern "C" void drop_stencil_records(StencilRecords* records) {
-    if (stencil_records == records) stencil_records = nullptr;
+    for (StencilRecords*& each : stencil_records)
+        if (each == records) each = nullptr;
 }
 
-// The sums to which a level adds the values of the state before its step.
-struct LevelStencils {
+// What a level records with an evaluator, of the state before its step.
+struct LevelEvaluation {
     static constexpr long MOST = 4096;  // values of an expression that are computed before they are added
     const StencilRecords* records = nullptr;
-    FieldSum* to;
+    FieldSum* sums;               // of the record
+    real* cells;                  // of the record, if it is of cells
     std::vector<real> scalars, made;
-    std::vector<CellSums> cells;  // of each result of the pass
+    std::vector<CellSums> added;  // of each result of the pass
     std::vector<long> value;      // its number
     std::vector<Rows> in, out;
+    std::vector<RowRuns> runs;
 
-    // For a level with the pass of this number in a step of the call's clock.
-    void find(const Call& call, long step, int number) {
-        if (!call.records || !stencil_records || number) return;
-        const long n = stencil_records->number(step);
+    // For the first pass of a step of the call's clock.
+    void find(const Call& call, long step, const StencilRecords* found) {
+        const long n = found->number(step);
         if (n < 0) return;
-        records = stencil_records;
+        records = found;
         const Evaluator& evaluator = *records->evaluator;
-        to = records->sums + n * records->values;
         scalars.resize(evaluator.scalars + 1);
         evaluator.prepare(call.parameters, records->constants, records->times[n], 0, 1, scalars.data());
         const Variant& whole = evaluator.pass->whole();
-        in.resize(whole.planes), out.resize(whole.outputs);
-        cells.resize(whole.outputs), value.resize(whole.outputs);
-        for (int o = 0; o < whole.outputs; o++) {
+        in.resize(whole.planes), out.resize(whole.outputs), value.resize(whole.outputs);
+        for (int o = 0; o < whole.outputs; o++)
             value[o] = records->value[evaluator.field_of[evaluator.pass->output[whole.output[o]]]];
-            cells[o].begin(to[value[o]]);
+        if (records->cells) {
+            cells = records->cells->values + n * records->cells->size, runs.resize(whole.outputs);
+            return;
+        }
+        sums = records->sums + n * records->values, added.resize(whole.outputs);
+        for (int o = 0; o < whole.outputs; o++) added[o].begin(sums[value[o]]);
+    }
+
+    // Records planes i .. end - 1 before the level computes them, since it may overwrite what it reads. ``from`` and
+    // ``to`` bound the cells wanted. read(array, n) is plane n of an array that the level reads.
+    template <class Read>
+    void add(const Call& call, long i, long end, const long from[AXES], const long to[AXES], Read read) {
+        if (!records) return;
+        const Variant& whole = records->evaluator->pass->whole();
+        for (long n = max(i, from[0]); n < min(end, to[0]); n++) {
+            if (records->cells && !has_cells(call, n, from[1], to[1])) continue;
+            for (int p = 0; p < whole.planes; p++)
+                in[p] = read(records->inputs.input[whole.plane[p].input].array, n + whole.plane[p].offset);
+            records->cells ? put_cells(call, whole, n, from, to) : add_plane(whole, n, from, to);
         }
     }
 
-    // Adds the values in planes i .. end - 1, before the level computes them, since it may overwrite what it reads.
-    // ``from`` and ``to`` bound the cells wanted. read(array, n) is plane n of an array that the level reads.
-    template <class Read>
-    void add(long i, long end, const long from[AXES], const long to[AXES], Read read) {
-        if (!records) return;
-        const Variant& whole = records->evaluator->pass->whole();
+    void compute(const Variant& whole, long n, long j, long x0, long x1) {
+        whole.compute({scalars.data() + whole.scalars, nullptr, n}, in.data(), out.data(), j, j + 1, x0, x1);
+    }
+
+    void add_plane(const Variant& whole, long n, const long from[AXES], const long to[AXES]) {
         const long width = to[2] - from[2], room = max(MOST, width), pitch = room + LANES;  // rows end in whole vectors
         made.resize(out.size() * pitch);
-        for (long n = max(i, from[0]); n < min(end, to[0]); n++) {
-            for (int p = 0; p < whole.planes; p++)
-                in[p] = read(records->inputs.input[whole.plane[p].input].array, n + whole.plane[p].offset);
-            long held = 0;
-            for (long j = from[1]; j < to[1]; j++) {
-                if (held + width > room) flush(pitch, held);
-                for (size_t o = 0; o < out.size(); o++) out[o] = {made.data() + o * pitch + held - from[2], 0};
-                whole.compute({scalars.data() + whole.scalars, nullptr, n}, in.data(), out.data(), j, j + 1, from[2],
-                              to[2]);
-                held += width;
-            }
-            flush(pitch, held);
+        long held = 0;
+        for (long j = from[1]; j < to[1]; j++) {
+            if (held + width > room) flush(pitch, held);
+            for (size_t o = 0; o < out.size(); o++) out[o] = {made.data() + o * pitch + held - from[2], 0};
+            compute(whole, n, j, from[2], to[2]);
+            held += width;
         }
+        flush(pitch, held);
     }
     void flush(long pitch, long& held) {
-        for (size_t o = 0; o < cells.size(); o++) cells[o].add_row(made.data() + o * pitch, held);
+        for (size_t o = 0; o < added.size(); o++) added[o].add_row(made.data() + o * pitch, held);
         held = 0;
+    }
+
+    // Whether cells in rows j0 .. j1 - 1 of a plane are recorded.
+    bool has_cells(const Call& call, long n, long j0, long j1) const {
+        for (long v : value) {
+            const int64_t* row = records->cells->begin[v] + home(call, n) * call.count[1];
+            if (j0 < j1 && row[j0] < row[j1]) return true;
+        }
+        return false;
+    }
+    void put_cells(const Call& call, const Variant& whole, long n, const long from[AXES], const long to[AXES]) {
+        constexpr long pitch = 2 * LANES;
+        made.resize(out.size() * pitch);
+        for (long j = from[1]; j < to[1]; j++) {
+            for (size_t o = 0; o < out.size(); o++) runs[o].find(*records->cells, value[o], call, n, j, from[2], to[2]);
+            each_vectors(runs.data(), runs.size(), [&](long v0, long v1) {
+                for (size_t o = 0; o < out.size(); o++) out[o] = {made.data() + o * pitch - v0, 0};
+                compute(whole, n, j, v0, v1);
+                for (size_t o = 0; o < out.size(); o++) runs[o].put(cells, made.data() + o * pitch - v0, v0, v1);
+            });
+        }
     }
 
     // Adds the sums of this thread's cells to the record.
     void end() {
-        for (size_t o = 0; o < cells.size(); o++) cells[o].add_to(to[value[o]]);
-        cells.clear();
+        for (size_t o = 0; o < added.size(); o++) added[o].add_to(sums[value[o]]);
+        added.clear();
+    }
+};
+
+// What a level records of expressions.
+struct LevelStencils {
+    LevelEvaluation of[EVALUATORS];
+
+    // For a level with the pass of this number in a step of the call's clock.
+    void find(const Call& call, long step, int number) {
+        for (int e = 0; e < EVALUATORS && call.records && !number; e++)
+            if (stencil_records[e]) of[e].find(call, step, stencil_records[e]);
+    }
+    template <class Read>
+    void add(const Call& call, long i, long end, const long from[AXES], const long to[AXES], Read read) {
+        for (LevelEvaluation& each : of) each.add(call, i, end, from, to, read);
+    }
+    void end() {
+        for (LevelEvaluation& each : of) each.end();
     }
 };

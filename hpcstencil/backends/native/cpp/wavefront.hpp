@@ -47,7 +47,7 @@ struct Wavefront : Plan {
 
     Wavefront(const Call& call, const Blocking& blocking) : Plan(call), rows(blocking.rows) {
         reserved.lay_out(blocking.steps, has_boundary(call, 0), nullptr, {}, needs_whole_steps(call) ? ALL_APART : 0,
-                         evaluation_of(call));
+                         all_evaluations(call));
         reserved_drift.lay_out(reserved, call.count[1] == 1);
         in_round = planes_in_round();
         // Between two ends, parts begin lower, because levels lie half as far above their first place on average.
@@ -476,7 +476,7 @@ struct Sweep {
                                    if (plane.input < 0) return wavefront.fixed_arrays.at(plane, n);
                                    return read_plane(Unstored::array(plane), n + plane.offset);
                                });
-        stencils[q].add(i0, i1, first, end, read_plane);
+        stencils[q].add(call, i0, i1, first, end, read_plane);
         // the lowest and the highest plane with which a group begins
         const long planes = pass.at_once, low = i + (i0 - i) / planes * planes,
                    high = low + (i1 - 1 - low) / planes * planes;
