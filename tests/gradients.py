@@ -38,7 +38,7 @@ def sweep_of(
     adjoint = adjoint_of(problem, problem.initial)
     forward = simulation_of(problem, communicator, devices, kernel)
     backward = simulation_of(adjoint.reversing(forward.plan.topology), communicator, devices, kernel)
-    samples, injected = samples_of(forward, adjoint, {}), injects(adjoint, forward.plan.topology, kernel)
+    samples, injected = samples_of(forward, backward, adjoint, {}), injects(adjoint, forward.plan.topology, kernel)
     return Sweep(forward, adjoint, backward, steps_of(problem), {}, samples=samples, injected=injected)
 
 

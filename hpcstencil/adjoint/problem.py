@@ -70,6 +70,7 @@ SAMPLED, REMEMBERED, EXTREMA = "sampled", "remembered", "extrema"  # three more
 OF_APART = "apart "  # and the name of a field: the part of its time derivative that a two-step method treats apart
 SAMPLES_SEED = "samples seed "  # and a table: the derivative of the objective with respect to what its receivers record
 OBJECTIVE = "objective"
+VARYING = (Field, Time, StepSize, Series)  # nodes whose values may differ from step to step
 EXTREME = ("min", "max")  # kinds of reductions whose derivatives are those of single cells
 # (trees, seeds, prefix of names) -> the derivatives of Σ seeds·trees by name
 Derivatives = Callable[[Mapping[str, Node], Mapping[str, Node], str], dict[str, Node]]
@@ -181,18 +182,41 @@ class Adjoint:
 
     @cached_property
     def injected(self) -> dict[str, tuple[str, ...]]:
-        """The fields adjoint.u to which the derivatives with respect to samples are added as they are, each with the tables of
-        these receivers; empty if the objective has no receivers, or some that do not record a field with a time derivative."""
-        found = {name: seeds_in(tree) for name, tree in self.problem.derived.get(SAMPLED, {}).items()}
-        as_they_are = all(name.startswith(ADJOINT) and tables for name, tables in found.items())
-        return found if as_they_are else {}
+        """The fields adjoint.u to which the derivatives with respect to samples are added with constant weights, each with the
+        tables of these receivers. They are all that samples add to; else this is empty, as without receivers.
+
+        The weights are constant if what receivers record is linear in fields with time derivatives and depends neither on the
+        time nor on parameters that are fields.
+        """
+        trees = self.problem.derived.get(SAMPLED, {})
+        tables = () if self.forward.misfit is None else self.forward.misfit.tables
+        seeds: dict[Node, str] = {Field(SAMPLES_SEED + table): table for table in tables}
+        parts = {name: parts_of(tree, self.problem.faces) for name, tree in trees.items()}
+        varying = [part for each in parts.values() for part in each if isinstance(part, VARYING) and part not in seeds]
+        if varying or not all(name.startswith(ADJOINT) for name in trees):
+            return {}
+        return {name: tuple(table for seed, table in seeds.items() if seed in each) for name, each in parts.items()}
+
+    @cached_property
+    def transposed(self) -> tuple[str, ...]:
+        """The tables among the `injected` ones whose receivers do not only record a field."""
+        trees = self.problem.derived.get(SAMPLED, {})
+        tables = (table for name, each in self.injected.items() if not seeds_in(trees[name]) for table in each)
+        return tuple(dict.fromkeys(tables))
+
+    @cached_property
+    def numbers_of_samples(self) -> tuple[str, ...]:
+        """The parameters on which the weights depend with which derivatives with respect to samples are added."""
+        trees = self.problem.derived.get(SAMPLED, {}).values() if self.transposed else ()
+        parts = (part for tree in trees for part in parts_of(tree, self.problem.faces))
+        return tuple(sorted({part.name for part in parts if isinstance(part, Parameter)}))
 
     @cached_property
     def needs_states(self) -> bool:
         """Whether reverse steps, or what is added between them, need the fields before the steps.
 
         They do not if the equation is linear, only initial values and time series that no field multiplies are asked for, and
-        the objective is taken at the end or at receivers that record a field.
+        the objective is taken at the end or at receivers that record a linear expression.
         """
         added = self.forward.adds_every is not None and not self.injected
         return added or any(isinstance(part, Field) and part.name in self.forward.trees for part in self.read)

@@ -50,7 +50,7 @@ def sweep_of(
     data = forward.put(agree(communicator, lambda: data_of(forward, held)))
     several = reversing(at_once) if at_once > 1 else None
     backward = reversing(1)
-    samples = samples_of(forward, adjoint, held)
+    samples = samples_of(forward, backward, adjoint, held)
     return stored_by(
         Sweep(forward, adjoint, backward, steps_of(forward.problem), data, several, at_once, samples, injected),
         forward.problem.config,
@@ -85,10 +85,10 @@ def planned(sweep: Sweep, fields: Fields, check: Callable[[], None] = lambda: No
     return sweep, plan
 
 
-def samples_of(forward: Simulation, adjoint: Adjoint, held: Held) -> SampleDerivatives | None:
+def samples_of(forward: Simulation, backward: Simulation, adjoint: Adjoint, held: Held) -> SampleDerivatives | None:
     """The receivers that the objective sums over; None if there are none. Collective. Raises as `observed_of`."""
     observed = observed_of(forward.problem, forward.communicator, held)
-    return None if forward.problem.misfit is None else SampleDerivatives(forward, adjoint, observed)
+    return None if forward.problem.misfit is None else SampleDerivatives(forward, backward, adjoint, observed)
 
 
 def observed_of(problem: Problem, communicator: Communicator, held: Held) -> dict[str, np.ndarray]:

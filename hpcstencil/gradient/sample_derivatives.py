@@ -22,6 +22,7 @@ from hpcstencil.backends.backend import Injection
 from hpcstencil.distributed.device_grid import Body
 from hpcstencil.distributed.halo import Fields
 from hpcstencil.gradient.samples import Samples, summed
+from hpcstencil.gradient.weighted_cells import TransposedExpressions, WeightedCells
 from hpcstencil.numerics.topology import Topology
 from hpcstencil.problem.receivers import Receivers
 from hpcstencil.simulation.simulation import Simulation
@@ -32,16 +33,20 @@ MOST_BYTES = 2**26  # of the values that one call adds
 class SampleDerivatives(Samples):
     """The receivers of an objective, with the derivatives with respect to their samples.
 
-    ``forward`` and ``observed`` are as in `Samples`. ``slopes``
+    ``forward`` and ``backward`` are those of a `Sweep`, with the same blocks, and ``observed`` is as in `Samples`. ``slopes``
     are the derivatives of the objective with respect to the samples of a run, float64 of shape (samples, receivers) by table,
     equal on all processes; None before `weigh` has been called.
     """
 
-    def __init__(self, forward: Simulation, adjoint: Adjoint, observed: Mapping[str, np.ndarray]) -> None:
+    def __init__(
+        self, forward: Simulation, backward: Simulation, adjoint: Adjoint, observed: Mapping[str, np.ndarray]
+    ) -> None:
         super().__init__(forward, observed)
         self.term_slopes, self.number_slopes = adjoint.sample_slopes, adjoint.number_slopes
+        self.adjoint, self.backward = adjoint, backward
         # fields to which derivatives are added, or fields SAMPLES_SEED, with the tables of the receivers
         self.tables = adjoint.injected or {SAMPLES_SEED + table: (table,) for table in self.receivers}
+        self.numbers: dict[str, Any] = {}  # the parameters in transposed expressions
         self.slopes: Mapping[str, np.ndarray] | None = None
         self.spread: dict[str, Spread] = {}
         self.injected: dict[Injection, InjectedCells] = {}
@@ -55,15 +60,29 @@ class SampleDerivatives(Samples):
         self, fields: Fields, parameters: Mapping[str, Any], recorded: Sequence[Mapping[str, np.ndarray]] = ()
     ) -> None:
         super().begin(fields, parameters, recorded)
-        if self.spread:
+        numbers = {name: parameters[name] for name in self.adjoint.numbers_of_samples}
+        if self.spread and numbers == self.numbers:
             return
-        weights = {
-            table: self._all_weights(number, each) for number, (table, each) in enumerate(self.receivers.items())
+        self.numbers, self.injected = numbers, {}
+        around = {
+            table: WeightedCells.of_field(each, self._all_weights(number, each))
+            for number, (table, each) in enumerate(self.receivers.items())
         }
+        read = self._read(around, fields, parameters)
         for name, tables in self.tables.items():
-            cells = np.concatenate([self.receivers[table].cells for table in tables], axis=1)
-            all_weights = np.concatenate([weights[table] for table in tables], axis=1)
-            self.spread[name] = Spread(self.forward, cells, all_weights)
+            parts = [read.get((name, table), around[table]) for table in tables]
+            counts = [len(self.receivers[table].places) for table in tables]
+            self.spread[name] = Spread(self.forward, WeightedCells.joined(parts, counts))
+
+    def _read(
+        self, around: Mapping[str, WeightedCells], fields: Fields, parameters: Mapping[str, Any]
+    ) -> dict[tuple[str, str], WeightedCells]:
+        """The cells that receivers read if they record expressions, by field adjoint.u and table. Collective."""
+        tables = self.adjoint.transposed
+        if not tables:
+            return {}
+        made = TransposedExpressions(self.backward, [*self.receivers], fields, parameters)
+        return {(name, table): cells for table in tables for name, cells in made.cells(table, around[table]).items()}
 
     def weigh(self, weights: Sequence[float], times: Sequence[float]) -> dict[str, float]:
         """Compute the `slopes`, from the derivatives of the objective with respect to the sums, in the order of `Misfit.sums`.
@@ -153,30 +172,26 @@ class CellsOfReceivers:
     weights: np.ndarray
 
     @classmethod
-    def near(
-        cls, all_cells: np.ndarray, weights: np.ndarray, topology: Topology, beyond: Sequence[int]
-    ) -> CellsOfReceivers:
-        """The cells in the block of the process, and up to ``beyond`` cells outside of it, per axis.
+    def near(cls, everywhere: WeightedCells, topology: Topology, beyond: Sequence[int]) -> CellsOfReceivers:
+        """Those of ``everywhere`` in the block of the process, and up to ``beyond`` cells outside of it, per axis.
 
-        Periodic images of cells count as other cells. ``all_cells`` are those around all receivers, as in `Receivers`, and
-        ``weights`` theirs, (points, receivers).
+        Periodic images of cells count as other cells.
         """
-        points, numbers = np.nonzero(weights)
-        cells = all_cells[points, numbers]
+        cells, numbers, weights = everywhere.cells, everywhere.numbers, everywhere.weights
         for axis, (start, stop) in enumerate(topology.block()):
             n, more = topology.shape[axis], beyond[axis]
             most = -(-more // n) if topology.periodic[axis] else 0  # images on either side
             place = np.concatenate([cells[:, axis] + image * n for image in range(-most, most + 1)])
-            cells, points, numbers = (np.concatenate([each] * (2 * most + 1)) for each in (cells, points, numbers))
+            cells, numbers, weights = (np.concatenate([each] * (2 * most + 1)) for each in (cells, numbers, weights))
             here = (place >= start - more) & (place < stop + more)
             cells[:, axis] = place - start
-            cells, points, numbers = cells[here], points[here], numbers[here]
+            cells, numbers, weights = cells[here], numbers[here], weights[here]
         shape = [stop - start + 2 * more for (start, stop), more in zip(topology.block(), beyond, strict=True)]
         places = np.ravel_multi_index(tuple((cells + np.array(beyond)).T), shape)
-        order = np.lexsort((points, numbers, places))
+        order = np.argsort(places, kind="stable")  # those of a cell stay sorted by receiver
         different, slot = np.unique(places[order], return_inverse=True)
         index = np.stack(np.unravel_index(different, shape), axis=-1) - np.array(beyond)
-        return cls(index, slot, numbers[order], weights[points[order], numbers[order]])
+        return cls(index, slot, numbers[order], weights[order])
 
     def sums(self, slopes: np.ndarray) -> np.ndarray:
         """Σ weights·slopes in the cells of ``index``, float64; ``slopes`` are float64 of shape (receivers,)."""
@@ -196,8 +211,7 @@ class InjectedCells:
     def of(cls, spread: Mapping[str, Spread], beyond: Sequence[int]) -> InjectedCells:
         """The cells near the block of the process, of the receivers of each field, as in `CellsOfReceivers.near`."""
         found = {
-            name: CellsOfReceivers.near(each.all_cells, each.all_weights, each.grid.topology, beyond)
-            for name, each in spread.items()
+            name: CellsOfReceivers.near(each.everywhere, each.grid.topology, beyond) for name, each in spread.items()
         }
         each = [cells.index for cells in found.values()]
         index, slot = np.unique(np.concatenate(each), axis=0, return_inverse=True)
@@ -206,17 +220,13 @@ class InjectedCells:
 
 
 class Spread:
-    """The transpose of the interpolation at receivers, on this process's cells.
+    """The transpose of what receivers record, on this process's cells of a field. They read those of ``everywhere``."""
 
-    ``all_cells`` are those around all receivers, as in `Receivers`, and ``all_weights`` theirs, float64 of shape (points,
-    receivers).
-    """
-
-    def __init__(self, simulation: Simulation, all_cells: np.ndarray, all_weights: np.ndarray) -> None:
+    def __init__(self, simulation: Simulation, everywhere: WeightedCells) -> None:
         topology = simulation.device_grid.topology
         self.grid, self.dtype = simulation.device_grid, simulation.dtype
-        self.all_cells, self.all_weights = all_cells, all_weights
-        self.cells = CellsOfReceivers.near(all_cells, all_weights, topology, (0,) * topology.ndim)
+        self.everywhere = everywhere
+        self.cells = CellsOfReceivers.near(everywhere, topology, (0,) * topology.ndim)
         index, devices, self.parts = self.cells.index, self.grid.devices, list[np.ndarray]()
         moved = []
         for device in range(len(devices.devices)):

@@ -10,6 +10,7 @@ import pytest
 from gradients import members_from, objective, several_at_once, sweep_of, taylor_slopes
 
 import hpcstencil as hs
+from hpcstencil.adjoint.problem import Adjoint
 from hpcstencil.adjoint.run_steps import steps_of
 from hpcstencil.config.provenance import to_toml
 from hpcstencil.config.reader import from_mapping
@@ -319,6 +320,66 @@ def test_native_code_adds_the_derivatives_of_several_tables(name):
     by_shift = members_from(given, kernel="shift").sweeps[0]
     for key, array in by_shift(by_shift.forward.put(start), 20).arrays.items():  # in single precision
         assert np.abs(np.asarray(array) - found.arrays[key]).max() < 1e-4 * np.abs(array).max()
+
+
+# name: (case of TOGETHER, what the receivers record, whether it is linear with constant weights)
+LINEAR = {
+    "slope": ("walls", "dx(p)", True),
+    "several fields": ("layers", "0.3*p + laplacian(q) - 2*dy(p)", True),
+    "coordinates": ("sponge", "x*dx(p) + y*p", True),
+    "parameter": ("walls", "t0*dxy(p)", True),
+    "moving boundary": ("boundary", "dx(u) + 3", True),
+    "nested": ("stages", "dx(dx(u)*(1 + x))", True),
+    "staggered": ("staggered", "dx(Ez)", True),
+    "line": ("line", "dx(u)", True),
+    "solid": ("solid", "dx(u) + u", True),
+    "time": ("stages", "t*dx(u)", False),
+    "unknown": ("line", "c*dx(u)", False),
+    "product": ("walls", "p*dx(p)", False),
+}
+
+
+@pytest.mark.parametrize("name", LINEAR)
+def test_derivatives_of_linear_expressions_are_added_with_constant_weights(monkeypatch, name):
+    case, text, linear = LINEAR[name]
+    others, at_once = TOGETHER[case]
+    given = native_tables(others)
+    cable = given["probes"]["cable"]
+    shape, upper = given["grid"]["shape"], given["grid"]["upper"]
+    rng, axes = np.random.default_rng(5), "xyz"[: len(shape)]
+    places = rng.random((40, len(shape))) * upper  # also next to each other, in one cell, and in the corners
+    places[:3], places[3:6], places[6], places[7] = places[0], places[0] + 0.01, 0.0, upper
+    places = np.clip(places, 0.0, upper)
+    if case == "solid":
+        places = places[np.hypot(places[:, 0] - 0.7, places[:, 1] - 0.5) > 0.35]
+    given["probes"] = {
+        "cable": {
+            "every_steps": cable.get("every_steps", 1),
+            "expression": text,
+            **dict(zip(axes, places.T.tolist(), strict=True)),
+        },
+        "plain": cable,
+    }
+    given["objective"] = {"J": "sum(cable**3 + t*cable) + sum(plain**2)"}
+    given["numerics"]["precision"] = "float64"
+    sweep = members_from(given, kernel="native").sweeps[0]
+    assert bool(sweep.adjoint.injected) == linear and sweep.injected == linear
+    start = start_of(sweep)
+    found, again = (sweep(sweep.forward.put(start), states) for states in (20, 2))
+    same_bits(again, found)
+    if linear:
+        assert sweep.at_once == at_once
+        same_bits(found, replace(sweep, injected=False, several=None, at_once=1)(sweep.forward.put(start), 20))
+    monkeypatch.setattr(Adjoint, "injected", {})
+    for kernel in ("native", "shift"):
+        general = members_from(given, kernel=kernel).sweeps[0]
+        expected = general(general.forward.put(start), 20)
+        assert found.value == pytest.approx(expected.value, rel=1e-12)
+        for key, value in expected.numbers.items():
+            assert found.numbers[key] == pytest.approx(value, rel=1e-11), key
+        for key, array in expected.arrays.items():
+            error = np.abs(np.asarray(array) - found.arrays[key]).max() / np.abs(array).max()
+            assert error < 1e-12, key
 
 
 def test_objectives_with_receivers_of_other_fields_share_no_program():

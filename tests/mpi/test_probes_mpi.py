@@ -4,11 +4,12 @@ import h5py
 import jax
 import numpy as np
 import pytest
-from probed import ROWS, file_of, samples, with_probes
+from probed import ROWS, counted_calls, file_of, probing_expressions, samples, with_probes
 from support import dealt
 
 from hpcstencil.runtime.communicator import connect, from_rank_0
 from hpcstencil.runtime.launcher import environment_size
+from hpcstencil.simulation.streams.probes import Probes
 
 pytestmark = [pytest.mark.mpi, pytest.mark.optimized]
 WAYS = [  # devices of each process, and tables of the input
@@ -36,11 +37,16 @@ def communicator():
     return connect()
 
 
-def test_a_derived_quantity_is_recorded_the_same(communicator, tmp_path_factory):
-    given = with_probes(("heat-2d-walls", 4, "float32", "rk4"))
-    given["probes"]["a"] = {**given["probes"]["a"], "expression": "u**2 + dx(u)"}
-    del given["probes"]["a"]["field"]
-    compare(communicator, tmp_path_factory, given, min(2, len(jax.local_devices())), {})
+@pytest.mark.parametrize("row, way", dealt([ROWS[n] for n in (0, 2, 6, 8, 9)], WAYS[:4]))
+def test_every_decomposition_records_the_same_expressions(communicator, tmp_path_factory, monkeypatch, row, way):
+    devices, changes = way
+    given = probing_expressions(row)
+    given["numerics"] |= changes["numerics"]
+    calls = counted_calls(monkeypatch, Probes)
+    compare(
+        communicator, tmp_path_factory, given, min(devices, len(jax.local_devices())), changes.get("decomposition", {})
+    )
+    assert max(calls) > 2 or devices > 1 or row[0] == "gas-2d"  # whose blocks are too thin for whole steps
 
 
 def test_members_are_recorded_the_same(communicator, tmp_path_factory):
