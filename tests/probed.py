@@ -62,16 +62,16 @@ def with_expressions(row, **changes):
 
 
 def with_stencils(row, **changes):
-    """The input of `with_probes` with reductions after every third step: of derivatives of each field, of one along two axes,
-    and of others."""
+    """The input of `with_probes` with reductions after every third step: of derivatives of each field with functions of the
+    time and of coordinates, of one along two axes, and of others."""
     given = with_probes(row)
     problem = problem_of(**given)
     fields = [name for name in problem.changing if name.isidentifier()]
     axes = "xyz"[: len(given["grid"]["shape"])]
     slopes = {name: " + ".join(f"d{axis}({name})**2" for axis in axes) for name in fields}
-    each = {f"of_{name}": f"integral((1 + t)*({slope}))" for name, slope in slopes.items()}
+    each = {f"of_{name}": f"integral((x + t)*({slope}))" for name, slope in slopes.items()}
     whole = {
-        "curvature": f"max(abs({fields[-1]}*laplacian({fields[-1]})))",
+        "curvature": f"max(abs(sqrt(1 + x*{axes[-1]})*{fields[-1]}*laplacian({fields[-1]})))",
         "field": f"min({fields[0]})",
         "square": f"mean({fields[0]}**2)",
     }
@@ -81,16 +81,16 @@ def with_stencils(row, **changes):
 
 
 def probing_expressions(row, every=2, **changes):
-    """The input of `with_probes` with a table for each of some expressions too: of derivatives of each field, with the time and
-    without derivatives."""
+    """The input of `with_probes` with a table for each of some expressions too: of derivatives of each field, with functions of
+    the time and of coordinates, and one without derivatives."""
     given = with_probes(row)
     problem = problem_of(**given)
     fields = [name for name in problem.changing if name.isidentifier()]
     axes = "xyz"[: len(given["grid"]["shape"])]
     texts = {
-        **{f"slope_{name}": f"(1 + t)*d{axes[-1]}({name})" for name in fields},
-        "curvature": f"{fields[-1]}*laplacian({fields[-1]})",
-        "same": f"{fields[-1]}*laplacian({fields[-1]})",
+        **{f"slope_{name}": f"(x + t)*d{axes[-1]}({name})" for name in fields},
+        "curvature": f"sqrt(1 + x*{axes[-1]})*laplacian({fields[-1]})",
+        "same": f"sqrt(1 + x*{axes[-1]})*laplacian({fields[-1]})",
         "square": f"{fields[0]}**2",
     }
     if problem.mask is None and not problem.positions:  # beside solid cells it needs a second pass

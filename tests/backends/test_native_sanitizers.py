@@ -35,6 +35,7 @@ static void add_neighbours(const Place&, const Rows* in, const Rows* out, long j
         }
 }
 static void prepare_nothing(const double*, const double*, double, double, double, real*) {}
+static void open_nothing(const Call&, const double*, const long*, EvaluatorFunctions*) {}
 int main() {
     const double parameters[] = {PARAMETER_VALUES 0}, constants[] = {CONSTANT_VALUES 0};
     constexpr long MARGIN = 40;
@@ -83,7 +84,7 @@ int main() {
     const int value = 1, first = 0, own_field[] = {0, 1};  // array 1 is the value, in field 1
     const Variant whole = {add_neighbours, 0, 3, 1, 1, read, &first};
     Pass pass = {1, 1, 1, &reads, &value, {&whole, &whole, &whole, &whole, &whole, &whole, &whole, &whole}};
-    const Evaluator evaluator = {&pass, prepare_nothing, own_field, 0};
+    const Evaluator evaluator = {&pass, prepare_nothing, open_nothing, nullptr, own_field, 0};
     const int64_t value_of[] = {-1, 0};
     FieldSum* evaluated_sums = (FieldSum*)calloc(6, sizeof(FieldSum));
     for (int n = 0; n < 6; n++) evaluated_sums[n].wanted = 1, evaluated_sums[n].exponent = 4;

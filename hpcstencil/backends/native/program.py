@@ -45,8 +45,7 @@ class Program:
         The fields whose cells probes can record after every step, even within a call of many steps.
     reads
         The fields that the step reads if it is a single pass: each with the distance of the reads in cells per axis of the
-        driver, and whether it is read along only one axis at a time. None if there are more passes, or if the pass reads
-        functions of coordinates, which a call computes in advance.
+        driver, and whether it is read along only one axis at a time. None if there are more passes.
     injections
         The number of times per step that values can be added to single cells of a field of `Problem.injected`.
     """
@@ -92,7 +91,6 @@ def program(problem: Problem, most_at_once: int = MOST_AT_ONCE) -> Program:
     """
     try:
         step = step_of(problem, most_at_once)
-        reads = reads_of(step)  # before ghost cells add tables
         plan, sides = step.plan, sides_of(step)
         written, outlined = text(step, sides), outline(step, sides)
         return Program(
@@ -108,7 +106,7 @@ def program(problem: Problem, most_at_once: int = MOST_AT_ONCE) -> Program:
             sections=sections(step.passes[: len(step.parts)], plan.arrays, beside(sides), plan.ends, step.text.axis_of),
             ends=plan.ends,
             recordable=recordable(step),
-            reads=reads,
+            reads=reads_of(step),
             injections=len(plan.injected),
         )
     except RecursionError:
@@ -116,8 +114,8 @@ def program(problem: Problem, most_at_once: int = MOST_AT_ONCE) -> Program:
 
 
 def reads_of(step: Step) -> dict[str, tuple[Sequence[int], bool]] | None:
-    """Return what `Program.reads` is, for a step without the functions that fill its ghost cells."""
-    if len(step.passes) > 1 or step.text.tables.texts or step.text.fixed.texts:
+    """Return what `Program.reads` is."""
+    if len(step.passes) > 1:
         return None
     return {step.plan.fields[array]: (reach, straight) for array, reach, straight in step.passes[0].inputs}
 

@@ -22,11 +22,13 @@ from hpcstencil.symbolic.expressions import Node
 
 
 class Evaluator(ctypes.Structure):
-    """The struct Evaluator of stencil_records.hpp."""
+    """The struct Evaluator of evaluator.hpp."""
 
     _fields_ = (
         ("first_pass", ctypes.c_void_p),
         ("prepare", ctypes.c_void_p),
+        ("open", ctypes.c_void_p),
+        ("close", ctypes.c_void_p),
         ("field_of", ctypes.c_void_p),
         ("scalars", ctypes.c_int64),
     )

@@ -45,15 +45,6 @@ struct Prefetch {
 
 constexpr long ROWS = 4;  // of a plane that a call of a pass computes between two portions of prefetched cells
 
-// Arrays of functions of several coordinates, on the cells of the block and some beyond it. They are filled once.
-struct FixedArrays {
-    List<real*> origin{FIXED};
-    long pitch = 0, plane = 0;
-
-    // What a pass that computes plane i reads.
-    Rows at(const Plane& read, long i) const { return {origin[-1 - read.input] + (i + read.offset) * plane, pitch}; }
-};
-
 // The number of steps per sweep, and the division of a block: into ``parts`` tiles per axis, or for steps in place
 // into tiles of ``rows`` rows (0 for steps in tiles). ``work`` is the estimated cost per cell and step.
 struct Blocking {
@@ -73,11 +64,16 @@ struct Plan {
     List<const real*> tables{TABLES};
     Layers layers;
     FixedArrays fixed_arrays;
+    EvaluatorFunctions evaluator_functions[EVALUATORS];
     Barrier barrier;
     bool non_temporal;  // results bypass the caches, which they would fill
     FieldSums* sums = nullptr;
 
     explicit Plan(const Call& call) : call(call) {}
+    ~Plan() {
+        for (int e = 0; e < EVALUATORS; e++)
+            if (evaluator_functions[e].opened) stencil_records[e]->evaluator->close(evaluator_functions[e]);
+    }
 
     void lay_out(long steps_, long sweeps_) {
         steps = steps_, sweeps = sweeps_;
@@ -107,6 +103,17 @@ struct Plan {
             found.lay_out(count, has_boundary(call, 0), call.section, {}, ALL_APART, all_evaluations(call));
         return found;
     }
+    // Computes the functions of coordinates, after `lay_out`.
+    void fill_functions(CallMemory* memory) {
+        long reach[AXES];
+        for (int a = 0; a < AXES; a++) reach[a] = longest().level[0].reach[a] + longest().level[0].deep[a];
+        fill_tables(call, reach, memory, tables, layers);
+        fill_fixed_arrays(call, reach, memory, fixed_arrays);
+        for (int e = 0; e < EVALUATORS && call.records; e++)
+            if (const StencilRecords* each = stencil_records[e])
+                each->evaluator->open(call, each->constants, reach, &evaluator_functions[e]);
+    }
+
     const Pipeline& pipeline_of(long k) const { return pipelines[kind[k]]; }
     const Pipeline& longest() const { return pipeline_of(0); }
     long first_step(long k) const { return (long)call.clock[1] + k * (steps / sweeps) + min(k, steps % sweeps); }

@@ -1,7 +1,16 @@
 // Functions of coordinates that do not change: tables for functions of one coordinate, fixed arrays for several.
 #pragma once
+#include "layers.hpp"
 #include "call_memory.hpp"
-#include "blocking_plan.hpp"
+
+// Arrays of functions of several coordinates, on the cells of the block and some beyond it. They are filled once.
+struct FixedArrays {
+    List<real*> origin{FIXED};
+    long pitch = 0, plane = 0;
+
+    // What a pass that computes plane i reads.
+    Rows at(const Plane& read, long i) const { return {origin[-1 - read.input] + (i + read.offset) * plane, pitch}; }
+};
 
 // The index of the coordinate of cell x: wrapped on a periodic axis; clamped beyond the coordinates that were passed,
 // where nothing reads the result.
@@ -11,12 +20,12 @@ static inline long coordinate(const Call& call, int a, long x) {
     return call.wraps[a] ? modulo(x, call.count[a]) : max(-known, min(x, call.count[a] + known - 1));
 }
 
-// Also finds the layers, except for a section of a step, whose results must hold zeros outside them.
-static void fill_tables(const Call& call, const Pipeline& pipe, CallMemory* memory, List<const real*>& tables,
+// Cells up to ``reach`` beyond the block are computed. Also finds the layers, except for a section of a step, whose
+// results must hold zeros outside them.
+static void fill_tables(const Call& call, const long reach[AXES], CallMemory* memory, List<const real*>& tables,
                         Layers& layers) {
     long beyond = 2 * LANES;
-    for (int a = 0; a < AXES; a++)
-        beyond = max(beyond, pipe.level[0].reach[a] + pipe.level[0].deep[a] + 64 + 2 * LANES);
+    for (int a = 0; a < AXES; a++) beyond = max(beyond, reach[a] + 64 + 2 * LANES);
     long total = 0;
     List<long> start{TABLES};
     for (int n = 0; n < TABLES; n++) start[n] = total, total += round_up(call.count[table_axis[n]] + 2 * beyond, LANES);
@@ -35,16 +44,12 @@ static void fill_tables(const Call& call, const Pipeline& pipe, CallMemory* memo
 
 // Fills the fixed arrays, which depend on coordinates, parameters and constants, unless these are the same as in the
 // last call. They can differ, because several problems may share a program.
-static void fill_fixed_arrays(const Call& call, const Pipeline& pipe, CallMemory* memory, FixedArrays& fixed_arrays) {
+static void fill_fixed_arrays(const Call& call, const long reach[AXES], CallMemory* memory,
+                              FixedArrays& fixed_arrays) {
     if (!FIXED) return;
     long beyond[AXES], size[AXES], numbers = PARAMETERS + CONSTANTS + 2 * AXES;
     for (int a = 0; a < AXES; a++) {
-        beyond[a] =
-            !call.margin[a]
-                ? 0
-                : 16
-                      + (call.section ? call.margin[a]
-                                      : pipe.level[0].reach[a] + pipe.level[0].deep[a]);  // the same for all sections
+        beyond[a] = !call.margin[a] ? 0 : 16 + (call.section ? call.margin[a] : reach[a]);  // the same for all sections
         if (a == 2) beyond[a] = round_up(beyond[a] + LANES, LANES);
         size[a] = a == 2 ? round_up(call.count[a] + 2 * beyond[a], LANES) : call.count[a] + 2 * beyond[a];
         numbers += call.count[a] + 2 * beyond[a];

@@ -32,8 +32,7 @@ static void step_in_place(const Call& call, const Blocking& blocking, long steps
     Wavefront& wavefront = *new Wavefront(call, blocking);
     wavefront.non_temporal = non_temporal, wavefront.sums = field_sums_of(call);
     wavefront.lay_out(steps, call.edges ? sweeps_between(call, steps) : (steps + blocking.steps - 1) / blocking.steps);
-    fill_tables(call, wavefront.longest(), memory, wavefront.tables, wavefront.layers);
-    fill_fixed_arrays(call, wavefront.longest(), memory, wavefront.fixed_arrays);
+    wavefront.fill_functions(memory);
     wavefront.on_threads(threads, [&](long n) { wavefront.work(n, memory->thread[n]); });
     if (wavefront.snapshot) wavefront.snapshot->stored = 1;
     if (wavefront.sums) wavefront.sums->stored = 1;

@@ -1,7 +1,6 @@
 // The reference driver, for tests: plain loops over steps, passes and cells on whole arrays, without tiles, threads or
 // steps in place. It supports only undecomposed grids. One set holds the arrays of a step, another the fields of the
 // next step.
-#include "coordinate_tables.hpp"
 #include "ghosts.hpp"
 #include "injection.hpp"
 
@@ -119,8 +118,10 @@ struct Reference {
         Pipeline* one_step = new Pipeline();
         one_step->lay_out(1, has_boundary(call, 0));
         Layers unused;
-        fill_tables(call, *one_step, memory, tables, unused);
-        fill_fixed_arrays(call, *one_step, memory, fixed_arrays);
+        long reach[AXES];
+        for (int a = 0; a < AXES; a++) reach[a] = one_step->level[0].reach[a] + one_step->level[0].deep[a];
+        fill_tables(call, reach, memory, tables, unused);
+        fill_fixed_arrays(call, reach, memory, fixed_arrays);
         real **now = origin[0], **next = origin[1];
         for (int f = 0; f < FIELDS; f++)
             each_row([&](long from, long to) { copy(now[f] + to, (const real*)call.fields[f] + from, call.count[2]); });

@@ -6,17 +6,8 @@
 // neighbours and the ghost cells that it reads. So the state after the last step of a call is not recorded.
 #pragma once
 #include "cell_samples.hpp"
+#include "evaluator.hpp"
 #include "field_sums.hpp"
-
-struct Evaluator {
-    const Pass* pass;
-    void (*prepare)(const double*, const double*, double, double, double, real*);
-    const int* field_of;
-    int64_t scalars;
-};
-
-// The only pass of this program, which reads no tables and no fixed arrays, as an evaluator for other programs.
-extern "C" void find_evaluator(Evaluator* found) { *found = {passes, prepare, field_of, SCALARS}; }
 
 // Either record n has ``values`` sums, from ``sums`` + n ``values`` on, or ``cells`` are recorded, whose fields are the
 // values by number.
@@ -65,6 +56,7 @@ extern "C" void drop_stencil_records(StencilRecords* records) {
 struct LevelEvaluation {
     static constexpr long MOST = 4096;  // values of an expression that are computed before they are added
     const StencilRecords* records = nullptr;
+    const EvaluatorFunctions* functions;
     FieldSum* sums;               // of the record
     real* cells;                  // of the record, if it is of cells
     std::vector<real> scalars, made;
@@ -74,10 +66,10 @@ struct LevelEvaluation {
     std::vector<RowRuns> runs;
 
     // For the first pass of a step of the call's clock.
-    void find(const Call& call, long step, const StencilRecords* found) {
+    void find(const Call& call, long step, const StencilRecords* found, const EvaluatorFunctions& of_call) {
         const long n = found->number(step);
         if (n < 0) return;
-        records = found;
+        records = found, functions = &of_call;
         const Evaluator& evaluator = *records->evaluator;
         scalars.resize(evaluator.scalars + 1);
         evaluator.prepare(call.parameters, records->constants, records->times[n], 0, 1, scalars.data());
@@ -101,14 +93,17 @@ struct LevelEvaluation {
         const Variant& whole = records->evaluator->pass->whole();
         for (long n = max(i, from[0]); n < min(end, to[0]); n++) {
             if (records->cells && !has_cells(call, n, from[1], to[1])) continue;
-            for (int p = 0; p < whole.planes; p++)
-                in[p] = read(records->inputs.input[whole.plane[p].input].array, n + whole.plane[p].offset);
+            for (int p = 0; p < whole.planes; p++) {
+                const Plane& plane = whole.plane[p];
+                in[p] = plane.input < 0 ? functions->at(plane, n)
+                                        : read(records->inputs.input[plane.input].array, n + plane.offset);
+            }
             records->cells ? put_cells(call, whole, n, from, to) : add_plane(whole, n, from, to);
         }
     }
 
     void compute(const Variant& whole, long n, long j, long x0, long x1) {
-        whole.compute({scalars.data() + whole.scalars, nullptr, n}, in.data(), out.data(), j, j + 1, x0, x1);
+        whole.compute({scalars.data() + whole.scalars, functions->tables, n}, in.data(), out.data(), j, j + 1, x0, x1);
     }
 
     void add_plane(const Variant& whole, long n, const long from[AXES], const long to[AXES]) {
@@ -161,9 +156,9 @@ struct LevelStencils {
     LevelEvaluation of[EVALUATORS];
 
     // For a level with the pass of this number in a step of the call's clock.
-    void find(const Call& call, long step, int number) {
+    void find(const Call& call, long step, int number, const EvaluatorFunctions functions[EVALUATORS]) {
         for (int e = 0; e < EVALUATORS && call.records && !number; e++)
-            if (stencil_records[e]) of[e].find(call, step, stencil_records[e]);
+            if (stencil_records[e]) of[e].find(call, step, stencil_records[e], functions[e]);
     }
     template <class Read>
     void add(const Call& call, long i, long end, const long from[AXES], const long to[AXES], Read read) {

@@ -153,7 +153,7 @@ struct Tile {
             w.x0 = round_down(w.x0, LANES), w.x1 = round_up(w.x1, LANES);
             portions += (w.j1 - w.j0 + ROWS - 1) / ROWS * (AT_ONCE / w.pass->at_once);
             w.records.find(call, job.first + w.step, *w.pass), w.unstored.find(pipe.level[q].pass, w.records.cells);
-            w.stencils.find(call, job.first + w.step, pipe.level[q].pass);
+            w.stencils.find(call, job.first + w.step, pipe.level[q].pass, plan.evaluator_functions);
             w.injected.find(call, job.first + w.step, *w.pass);
             for (int mask = 0; mask < VARIANTS; mask++) {
                 const Variant& variant = *w.pass->variant[mask];

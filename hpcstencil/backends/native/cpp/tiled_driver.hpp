@@ -2,7 +2,6 @@
 // neighbours; ring buffers hold the planes between two levels. Each sweep reads one array per field and writes another.
 // After A. Nguyen et al., "3.5-D blocking optimization for stencil computations", SC'10.
 #pragma once
-#include "coordinate_tables.hpp"
 #include "tile.hpp"
 
 // A block divided into tiles. A thread that has finished a tile takes the next free one.
@@ -81,8 +80,7 @@ static void step_in_tiles(const Call& call, const Blocking& blocking, long steps
     char* next = room ? (char*)memory->fields.reserve(room * moved) : nullptr;
     for (int f = 0; f < FIELDS && room; f++)
         if (!stays(call, f)) tiles.scratch[f] = (real*)next, next += room;
-    fill_tables(call, tiles.longest(), memory, tiles.tables, tiles.layers);
-    fill_fixed_arrays(call, tiles.longest(), memory, tiles.fixed_arrays);
+    tiles.fill_functions(memory);
     start_threads(threads, [&](long count) { tiles.barrier.threads = count; },
                   [&](long n) { tiles.work(memory->thread[n]); });
     if (tiles.sums) tiles.sums->stored = 1;

@@ -247,7 +247,8 @@ struct Sweep {
             const Pass& pass = passes[pipe.level[q].pass];
             records[q].find(call, wavefront.first_step(k) + pipe.level[q].step, pass);
             unstored[q].find(pipe.level[q].pass, records[q].cells);
-            stencils[q].find(call, wavefront.first_step(k) + pipe.level[q].step, pipe.level[q].pass);
+            stencils[q].find(call, wavefront.first_step(k) + pipe.level[q].step, pipe.level[q].pass,
+                             wavefront.evaluator_functions);
             injected[q].find(call, wavefront.first_step(k) + pipe.level[q].step, pass);
             for (int mask = 0; mask < VARIANTS; mask++)
                 for (int n = 0; n < pass.variant[mask]->planes; n++) {

@@ -1,0 +1,53 @@
+// A program that computes the values of expressions (native/stencil_values.py), as other programs use it.
+#pragma once
+#include "coordinate_tables.hpp"
+
+// The functions of coordinates that an evaluator's pass reads, for one call of another program.
+struct EvaluatorFunctions {
+    void* opened = nullptr;  // memory of the evaluator
+    const real* const* tables = nullptr;
+    real* const* origin = nullptr;  // of its fixed arrays
+    long pitch = 0, plane = 0;
+
+    // What a pass that computes plane i reads of a fixed array.
+    Rows at(const Plane& read, long i) const { return {origin[-1 - read.input] + (i + read.offset) * plane, pitch}; }
+};
+
+struct Evaluator {
+    const Pass* pass;
+    void (*prepare)(const double*, const double*, double, double, double, real*);
+    // Computes the functions of coordinates for a call whose cells lie up to ``reach`` beyond the block, per axis.
+    void (*open)(const Call&, const double* constants, const long* reach, EvaluatorFunctions*);
+    void (*close)(EvaluatorFunctions&);
+    const int* field_of;
+    int64_t scalars;
+};
+
+struct OpenedFunctions {
+    CallMemory* memory;
+    List<const real*> tables{TABLES};
+    FixedArrays fixed_arrays;
+};
+static void open_functions(const Call& call, const double* constants, const long* reach, EvaluatorFunctions* found) {
+    if (!TABLES && !FIXED) return;
+    Call own = call;
+    own.constants = constants, own.section = nullptr;
+    OpenedFunctions& opened = *new OpenedFunctions{borrow()};
+    Layers unused;
+    fill_tables(own, reach, opened.memory, opened.tables, unused);
+    fill_fixed_arrays(own, reach, opened.memory, opened.fixed_arrays);
+    const FixedArrays& fixed = opened.fixed_arrays;
+    *found = {&opened, opened.tables.data(), fixed.origin.data(), fixed.pitch, fixed.plane};
+}
+static void close_functions(EvaluatorFunctions& functions) {
+    if (!functions.opened) return;
+    OpenedFunctions* opened = (OpenedFunctions*)functions.opened;
+    give_back(opened->memory);
+    delete opened;
+    functions = {};
+}
+
+// The only pass of this program as an evaluator.
+extern "C" void find_evaluator(Evaluator* found) {
+    *found = {passes, prepare, open_functions, close_functions, field_of, SCALARS};
+}
