@@ -224,7 +224,7 @@ class Steps:
     reductions: Callable[[Needs, Sequence[Node]], Reductions]
     cellwise: Callable[[Needs, Sequence[Node]], Cellwise]
     snapshot_buffers: Callable[[Mapping[str, Pieces]], Copies]
-    cell_samples: Callable[[Mapping[str, Cells], np.ndarray, int, Devices], CellSamples]
+    cell_samples: Callable[[Mapping[str, Cells], np.ndarray, int, Devices, int], CellSamples]
     stayed_finite: Callable[[], bool] = never_known
     first_cells: int = 1
     inside: Callable[[], Advance] | None = None

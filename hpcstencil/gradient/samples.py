@@ -55,7 +55,9 @@ class Samples:
         size = -(BUFFER // (max(1, self.part.size) * forward.dtype.itemsize))
         self.records = max(1, min(MOST_RECORDS, -int(forward.communicator.maximum(np.array([size]))[0])))
         values = np.zeros((self.records, self.part.size), forward.dtype)
-        self.cells = forward.steps.cell_samples(self.part.cells, values, self.part.width, forward.device_grid.devices)
+        self.cells = forward.steps.cell_samples(
+            self.part.cells, values, self.part.width, forward.device_grid.devices, 1
+        )
         self.parameters: Mapping[str, Any] = {}
         self.taken = 0  # records in the buffer
         self.rows: list[dict[str, np.ndarray]] = []  # the values of the records before those

@@ -385,13 +385,16 @@ def test_receivers_among_solid_cells_and_members_with_steps_of_their_own_are_ref
         build(from_mapping({**ensemble, "time": {"end": 1.0, "cfl": 0.5}}, tmp_path))
 
 
-def test_members_record_what_they_record_alone(tmp_path):
+@pytest.mark.parametrize("expression", (None, "D*u**2", "D*x*dx(u) + t"))
+def test_members_record_what_they_record_alone(tmp_path, monkeypatch, expression):
     given = with_probes(("heat-3d", 2, "float32", "euler"))
-    given["probes"]["c"] = {**given["probes"]["b"], "expression": "D*u**2"}
-    del given["probes"]["c"]["field"]
+    if expression:
+        given["probes"]["c"] = {**given["probes"]["b"], "expression": expression}
+        del given["probes"]["c"]["field"]
     given["numerics"]["kernel"] = "native"
-    rates = [0.7, 1.0, 0.8]
+    rates, calls = [0.7, 1.0, 0.8], counted_calls(monkeypatch, Probes)
     found = samples(file_of(tmp_path / "all.h5", {**given, "ensemble": {"equation.D": rates}}))
+    assert max(calls) > 5
     for member, rate in enumerate(rates):
         alone = with_table(given, "equation", D=rate)
         for name, parts in samples(file_of(tmp_path / f"{member}.h5", alone)).items():

@@ -262,7 +262,8 @@ class LoweredToNative:
         one_at_a_time = not members and not device_grid.devices.several
         one_call = (alone or adaptive) and not device_grid.devices.several
         # The steps of an adaptive run may be rejected, and sections of steps are separate calls.
-        records = bool(plan.steps_per_exchange) and one_at_a_time and not adaptive
+        records_cells = bool(plan.steps_per_exchange) and not device_grid.devices.several and not adaptive
+        records = records_cells and not members
 
         def compiled(wanted: StencilValues | None, trees: Collection[Node]) -> CompiledValues | None:
             """Return what computes the values ``wanted``, if all are ``trees``; None if XLA does. Collective."""
@@ -270,7 +271,7 @@ class LoweredToNative:
                 return None
             found = None
             with suppress(Unsupported):
-                found = wanted.compiled(outside_passes(device_grid))
+                found = wanted.compiled(outside_passes(device_grid), members)
             if communicator.any(not found):
                 return None
             require_same_code(hash_of(wanted.program.text), communicator)
@@ -289,7 +290,7 @@ class LoweredToNative:
             return array.reductions(needs, trees, reducer)
 
         probes = compiled(self.probed, problem.probed.values())
-        recorded_probes = probes if records and records_stencils[1] else None
+        recorded_probes = probes if records_cells and records_stencils[1] else None
 
         def cellwise(needs: Needs, trees: Sequence[Node]) -> Cellwise:
             """Return the function that computes the values of ``trees``."""
@@ -314,7 +315,7 @@ class LoweredToNative:
             cellwise=cellwise,
             snapshot_buffers=code.copies if alone and not device_grid.devices.several else Copies,
             cell_samples=partial(code.samples, communicator, recorded_probes, tuple(problem.probed))
-            if plan.steps_per_exchange and not members and not device_grid.devices.several
+            if plan.steps_per_exchange and not device_grid.devices.several
             else CellSamples,
             stayed_finite=code.all_finite if measures_fields_only else never_known,
             first_cells=FIRST_CELLS,

@@ -56,8 +56,9 @@ class NativeSamples(CellSamples):
         library: ctypes.CDLL,
         fields: Sequence[str],
         communicator: Communicator,
+        members: int = 1,
     ) -> None:
-        super().__init__(cells, values, width, devices)
+        super().__init__(cells, values, width, devices, members)
         self.tables = list[Any]()  # to which structs point
         self.samples = self.struct(cells, fields, width, devices.topology)
         # all blocks exchange the same: fields, or what a joined step stores
@@ -85,7 +86,7 @@ class NativeSamples(CellSamples):
         runs = np.ascontiguousarray(np.concatenate(listed), np.int32)
         self.tables += [begin, runs]
         return Samples(
-            records=len(self.values),
+            records=len(self.values) // self.members,
             size=self.values.shape[1],
             begin=ctypes.addressof(begin),
             width=width,

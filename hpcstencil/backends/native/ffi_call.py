@@ -107,6 +107,7 @@ class Native:
         values: np.ndarray,
         width: int,
         devices: Devices,
+        members: int = 1,
     ) -> CellSamples:
         """Return the recorder of single cells on each process, with the arguments of `CellSamples`. Collective.
 
@@ -115,12 +116,12 @@ class Native:
         """
         fields = self.program.fields
         if width > WIDEST or not cells.keys() - set(expressions) <= set(self.program.recordable):
-            return CellSamples(cells, values, width, devices)
+            return CellSamples(cells, values, width, devices, members)
         if not cells.keys() & set(expressions):
-            return NativeSamples(cells, values, width, devices, self.library, fields, communicator)
+            return NativeSamples(cells, values, width, devices, self.library, fields, communicator, members)
         if probed is None:
-            return CellSamples(cells, values, width, devices)
-        given = cells, values, width, devices, self.library, fields, communicator
+            return CellSamples(cells, values, width, devices, members)
+        given = cells, values, width, devices, self.library, fields, communicator, members
         return ExpressionSamples(*given, probed, expressions)
 
     def steps(

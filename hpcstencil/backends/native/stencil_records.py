@@ -128,16 +128,17 @@ class ExpressionSamples(NativeSamples):
         library: ctypes.CDLL,
         fields: Sequence[str],
         communicator: Communicator,
+        members: int,
         probed: CompiledValues,
         names: Sequence[str],
     ) -> None:
         of_fields = {name: each for name, each in cells.items() if name not in names}
-        super().__init__(of_fields, values, width, devices, library, fields, communicator)
-        CellSamples.__init__(self, cells, values, width, devices)
+        super().__init__(of_fields, values, width, devices, library, fields, communicator, members)
+        CellSamples.__init__(self, cells, values, width, devices, members)
         self.sampled = self.struct(
             {name: each for name, each in cells.items() if name in names}, names, width, devices.topology
         )
-        self.evaluation = Evaluation(fields, probed, np.zeros(len(values)))
+        self.evaluation = Evaluation(fields, probed, np.zeros(len(values) // members))
         self.records = self.evaluation.records(cells=ctypes.addressof(self.sampled))
         weakref.finalize(self, library.drop_stencil_records, ctypes.c_void_p(ctypes.addressof(self.records)))
 

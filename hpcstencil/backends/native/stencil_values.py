@@ -83,7 +83,10 @@ class StencilValues:
 
     @classmethod
     def of_diagnostics(cls, problem: Problem, fields: Sequence[str]) -> StencilValues | None:
-        """Return the program for the reductions of a problem that native code does not evaluate by rows; see `of`."""
+        """Return the program for the reductions of a problem that native code does not evaluate by rows; see `of`.
+
+        None in an ensemble, where XLA evaluates them.
+        """
         config = problem.config
         by_rows = config.time.tolerance is None
         trees = [
@@ -93,7 +96,7 @@ class StencilValues:
             and set() < fields_read(tree) <= set(fields)  # reverse steps have sums of fields that others of them have
             and not (by_rows and evaluable(tree, fields))
         ]
-        return cls.of(problem, trees, config.diagnostics.every_steps)
+        return None if problem.members else cls.of(problem, trees, config.diagnostics.every_steps)
 
     @classmethod
     def of_probes(cls, problem: Problem, fields: Sequence[str]) -> StencilValues | None:
@@ -105,12 +108,12 @@ class StencilValues:
 
     @classmethod
     def of(cls, problem: Problem, trees: Sequence[Node], every: int | None) -> StencilValues | None:
-        """Return the program for ``trees``; None without any, in an ensemble, or if native code cannot compute one of them.
+        """Return the program for ``trees``; None without any, or if native code cannot compute one of them.
 
         These reasons do not depend on the decomposition, and neither do the bits of the values.
         """
         parts = (part for tree in trees for part in walk(tree))
-        if not trees or problem.members or any(isinstance(part, Convolution) and part.stencil.by_fft for part in parts):
+        if not trees or any(isinstance(part, Convolution) and part.stencil.by_fft for part in parts):
             return None
         if problem.config.time.tolerance is not None:
             every = None
@@ -136,15 +139,17 @@ class StencilValues:
         """Start compiling in a thread."""
         begun(self.program.text, self.program.driver)
 
-    def compiled(self, device_grid: DeviceGrid) -> CompiledValues:
-        """Compile the program for a device grid, whose exchange must be outside of passes.
+    def compiled(self, device_grid: DeviceGrid, members: int) -> CompiledValues:
+        """Compile the program for a device grid, whose exchange must be outside of passes. ``members`` is as in `Native`.
 
         Raises Unsupported if the program does not compile.
         """
         from hpcstencil.backends.native.ffi_call import native
         from hpcstencil.backends.native.time_loop import in_sections
 
-        code = native(self.program, threads_for(device_grid.topology.device_count), steps_per_exchange=0)
+        code = native(
+            self.program, threads_for(device_grid.topology.device_count), steps_per_exchange=0, members=members
+        )
         made, names = in_sections(code, device_grid), self.program.fields
         ends = [self.program.ends[names.index(field_of(n))] for n in range(len(self.trees))]
 

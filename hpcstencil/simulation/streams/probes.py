@@ -50,12 +50,9 @@ class Probes(Stream):
         fewest = -simulation.communicator.maximum(np.array([-fitting]))[0]
         self.records = max(1, min(MOST_RECORDS, int(fewest)))
         values = np.zeros((self.records * self.copies, self.part.size), simulation.dtype)
-        given = self.part.cells, values, self.part.width, simulation.device_grid.devices
         # A step that is tried may be rejected: nothing is recorded while it is computed.
-        if problem.members or simulation.control is not None:
-            self.samples = CellSamples(*given, self.copies)
-        else:
-            self.samples = simulation.steps.cell_samples(*given)
+        made = simulation.steps.cell_samples if simulation.control is None else CellSamples
+        self.samples = made(self.part.cells, values, self.part.width, simulation.device_grid.devices, self.copies)
         self.weights: list[np.ndarray] = []
         self.taken: list[tuple[int, float]] = []  # step and time of each record in the buffer
         self.rows: dict[str, list[Rows]] = {name: [] for name in self.receivers}  # of this process's receivers

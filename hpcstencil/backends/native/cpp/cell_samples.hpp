@@ -17,9 +17,9 @@ struct CellSamples : RecordedSteps {
     real* values;
 
     // The record of the state after a step of the call's clock; null if it is not recorded.
-    real* record(long step) const {
+    real* record(const Call& call, long step) const {
         const long n = number(step);
-        return n < 0 ? nullptr : values + n * size;
+        return n < 0 ? nullptr : values + row(call, n) * size;
     }
 
     // Records cells x0 .. x1 - 1 of rows j0 .. j1 - 1 of plane i of field f.
@@ -108,8 +108,8 @@ struct LevelCells {
     real* after[2] = {nullptr, nullptr};
     std::vector<Entry> entries;
 
-    void find(long step, const Pass& pass) {
-        for (long n = 0; n < 2 && cell_samples; n++) after[n] = cell_samples->record(step + n + 1);
+    void find(const Call& call, long step, const Pass& pass) {
+        for (long n = 0; n < 2 && cell_samples; n++) after[n] = cell_samples->record(call, step + n + 1);
         each_field_made(pass, [&](int o, int f, int later) {
             if (after[later] && cell_samples->begin[f]) entries.push_back({o, f, later});
         });

@@ -13,9 +13,9 @@ struct FieldRecords : RecordedSteps {
     const double* times;  // of the records
 
     // The record of the state after a step of the call's clock; null if it is not recorded.
-    FieldSum* record(long step) const {
+    FieldSum* record(const Call& call, long step) const {
         const long n = number(step);
-        return n < 0 ? nullptr : sums + n * (GIVEN + values);
+        return n < 0 ? nullptr : sums + row(call, n) * (GIVEN + values);
     }
 };
 
@@ -122,11 +122,11 @@ struct LevelSums {
     };
     std::vector<Entry> entries;
 
-    void find(long step, const Pass& pass) {
+    void find(const Call& call, long step, const Pass& pass) {
         if (!field_records) return;
         each_state_made(pass, [&](int later, const int* output_of) {
             const long n = step + later + 1;
-            FieldSum* record = field_records->record(n);
+            FieldSum* record = field_records->record(call, n);
             if (!record) return;
             for (int f = 0; f < GIVEN; f++)
                 if (output_of[f] >= 0 && record[f].wanted) begin({output_of[f], nullptr, record + f, 0});

@@ -44,8 +44,8 @@ static bool needs_whole_steps(const Call& call) {
 // joined to the next one.
 static bool is_whole(const Call& call, long step) {
     if (!call.records) return false;
-    return (samples_need_whole_steps && cell_samples->record(step))
-           || (records_need_whole_steps && field_records->record(step))
+    return (samples_need_whole_steps && cell_samples->number(step) >= 0)
+           || (records_need_whole_steps && field_records->number(step) >= 0)
            || (states_need_whole_steps && state_records->record(step))
            || evaluates(call, step);
 }
@@ -56,7 +56,7 @@ struct LevelRecords {
     LevelStates states;
 
     void find(const Call& call, long step, const Pass& pass) {
-        if (call.records) cells.find(step, pass), sums.find(step, pass), states.find(step, pass);
+        if (call.records) cells.find(call, step, pass), sums.find(call, step, pass), states.find(step, pass);
     }
     bool empty() const { return cells.entries.empty() && sums.entries.empty() && states.entries.empty(); }
 

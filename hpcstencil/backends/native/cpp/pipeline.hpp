@@ -51,6 +51,7 @@ struct Call {
     // themselves, the last arrays of ``results``, are then not stored.
     int64_t* error_sums;
     int64_t records;  // whether the recorders that are set (`set_cell_samples` and others) are for this call
+    int64_t member, members;  // the number of the member of an ensemble, and their count; 0 for a single run
 };
 
 static const int MAX_STEPS = GIVEN < FIELDS ? 1 : 16;  // of a sweep

@@ -4,7 +4,7 @@
 #include "layers.hpp"
 
 // The state after step n of the run goes to record n / every - first, if n is a multiple of ``every`` and there is room
-// for it. Step 0 of a call's clock is step ``origin`` of the run.
+// for it. Step 0 of a call's clock is step ``origin`` of the run. In an ensemble a record has a row for each member.
 struct RecordedSteps {
     int64_t every, origin, first, records;
 
@@ -13,6 +13,8 @@ struct RecordedSteps {
         const long now = origin + step, n = now / every - first;
         return now % every == 0 && n >= 0 && n < records ? n : -1;
     }
+    // The row of a record for the member of a call.
+    static long row(const Call& call, long number) { return number * max(1, call.members) + call.member; }
 };
 
 static inline bool stores(const Pass& pass, int array) {

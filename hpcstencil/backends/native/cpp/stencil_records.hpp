@@ -78,10 +78,10 @@ struct LevelEvaluation {
         for (int o = 0; o < whole.outputs; o++)
             value[o] = records->value[evaluator.field_of[evaluator.pass->output[whole.output[o]]]];
         if (records->cells) {
-            cells = records->cells->values + n * records->cells->size, runs.resize(whole.outputs);
+            cells = records->cells->values + records->row(call, n) * records->cells->size, runs.resize(whole.outputs);
             return;
         }
-        sums = records->sums + n * records->values, added.resize(whole.outputs);
+        sums = records->sums + records->row(call, n) * records->values, added.resize(whole.outputs);
         for (int o = 0; o < whole.outputs; o++) added[o].begin(sums[value[o]]);
     }
 

@@ -30,6 +30,7 @@ struct Call {  // as in pipeline.hpp
     const int64_t* section;
     int64_t* error_sums;
     int64_t records;
+    int64_t member, members;
 };
 
 static std::unordered_map<int64_t, int64_t (*)(const Call*)> programs;
@@ -98,6 +99,7 @@ struct Members {
         mine.fields = mine_fields.data(), mine.results = mine_results.data(), mine.ghosts = mine_ghosts;
         mine.parameters += member * parameters, mine.clock += member * 4, mine.threads = threads;
         if (mine.error_sums) mine.error_sums += member * error_sums;
+        mine.member = member;
         return advance(&mine);
     }
 
@@ -169,7 +171,7 @@ extern "C" XLA_FFI_Error* run_program(XLA_FFI_CallFrame* frame) {
     }
     for (int64_t f = 0; f < stored; f++)
         results.push_back(static_cast<XLA_FFI_Buffer*>(frame->rets.rets[f])->data);
-    const int64_t members = *integers(given, "members"), itemsize = *integers(given, "itemsize");
+    const int64_t members = call.members = *integers(given, "members"), itemsize = *integers(given, "itemsize");
     Members ensemble = {members, 0, {}, 0, 0, advance, call, fields, results};
     auto bytes_each = [&](const XLA_FFI_Buffer& all) { return elements(all) * itemsize / (members ? members : 1); };
     ensemble.field = bytes_each(*static_cast<XLA_FFI_Buffer*>(frame->rets.rets[0]));
