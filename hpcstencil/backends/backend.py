@@ -93,7 +93,7 @@ class Recorder(Protocol):
         """Announce that the next compiled call is not to be recorded."""
 
     def taken(self, count: int) -> Iterator[Reduced]:
-        """Yield the first ``count`` records, without members. Collective."""
+        """Yield the first ``count`` records. Collective."""
 
 
 class Reductions(Protocol):

@@ -206,6 +206,12 @@ class Problem:
         return isinstance(self.equation, SupportsCfl) and self.equation.solution_dependent
 
     @property
+    def has_common_steps(self) -> bool:
+        """Whether no step may be rejected, and all members of an ensemble take the same steps."""
+        time = self.config.time
+        return time.tolerance is None and (not self.members or time.dt is not None)
+
+    @property
     def by_fft(self) -> str:
         """The name of a stencil in the time derivatives that is computed by FFT; "" if there is none."""
         parts = (part for tree in self.right_hand_sides() for part in walk(tree))

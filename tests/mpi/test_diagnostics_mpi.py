@@ -20,6 +20,16 @@ ROWS_OF = {with_diagnostics: (0, 2, 6), with_expressions: (2, 7, 9), with_stenci
 CASES = {f"{ROWS[n][0]}-{having.__name__}": (having, ROWS[n]) for having, rows in ROWS_OF.items() for n in rows}
 
 
+def with_members(row):
+    """The input of `with_stencils` as an ensemble."""
+    given = with_stencils(row)
+    name, text = next(iter(given["initial"].items()))
+    return {**given, "ensemble": {f"initial.{name}": [text, f"1.5*({text})", f"0.9*({text})"]}}
+
+
+CASES["members"] = (with_members, ROWS[2])
+
+
 @pytest.fixture(scope="module")
 def communicator():
     return connect()

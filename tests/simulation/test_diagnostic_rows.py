@@ -62,6 +62,32 @@ def test_recorded_expressions_are_those_of_calls_that_end_there(tmp_path, monkey
     assert max(calls) <= 3
 
 
+@pytest.mark.parametrize("threads", (1, 2, 3))
+@pytest.mark.parametrize("having", (with_diagnostics, with_expressions, with_stencils))
+@pytest.mark.parametrize("row", [ROWS[0], ROWS[2], ROWS[8]], ids=lambda row: row[0])
+def test_members_have_the_rows_that_they_have_alone(tmp_path, monkeypatch, calls, row, threads, having):
+    for module in ("backend", "stencil_values"):
+        monkeypatch.setattr(f"hpcstencil.backends.native.{module}.threads_for", lambda _: threads)
+    given = having(row)
+    given["numerics"]["kernel"] = "native"
+    initial = [given["initial"], {name: f"1.5*({text})" for name, text in given["initial"].items()}]
+    field = next(iter(given["initial"]))
+    rows = diagnostics(
+        file_of(tmp_path / "all.h5", {**given, "ensemble": {f"initial.{field}": [each[field] for each in initial]}})
+    )
+    assert max(calls) > 3
+    for member, each in enumerate(initial):
+        alone = diagnostics(
+            file_of(tmp_path / f"{member}.h5", {**given, "initial": {**given["initial"], field: each[field]}})
+        )
+        assert_same({name: rows[name][..., member, :] if rows[name].ndim > 1 else rows[name] for name in rows}, alone)
+    monkeypatch.setattr(ByNative, "recorder", lambda *given: None)
+    calls.clear()
+    ended = {**given, "ensemble": {f"initial.{field}": [each[field] for each in initial]}}
+    assert_same(rows, diagnostics(file_of(tmp_path / "ended.h5", ended)))
+    assert max(calls) <= 3
+
+
 @pytest.mark.parametrize("having", (with_expressions, with_stencils))
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
 def test_expressions_are_those_of_other_kernels(tmp_path, row, having):

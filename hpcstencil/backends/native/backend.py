@@ -262,8 +262,7 @@ class LoweredToNative:
         one_at_a_time = not members and not device_grid.devices.several
         one_call = (alone or adaptive) and not device_grid.devices.several
         # The steps of an adaptive run may be rejected, and sections of steps are separate calls.
-        records_cells = bool(plan.steps_per_exchange) and not device_grid.devices.several and not adaptive
-        records = records_cells and not members
+        records = bool(plan.steps_per_exchange) and not device_grid.devices.several and problem.has_common_steps
 
         def compiled(wanted: StencilValues | None, trees: Collection[Node]) -> CompiledValues | None:
             """Return what computes the values ``wanted``, if all are ``trees``; None if XLA does. Collective."""
@@ -285,12 +284,12 @@ class LoweredToNative:
                     values = made.loaded()
                 if communicator.any(not values):
                     values = {}
-            given = code.library, self.program.fields, trees, one_call, records, made, values
-            reducer = ByNative(device_grid, *given, compiled(self.diagnosed, trees), records_stencils[0])
-            return array.reductions(needs, trees, reducer)
+            given = code.library, self.program.fields, trees, one_call and not members, records, made, values
+            reducer = ByNative(device_grid, *given, compiled(self.diagnosed, trees), records_stencils[0], members)
+            return array.reductions(needs, trees, reducer if problem.has_common_steps or not members else None)
 
         probes = compiled(self.probed, problem.probed.values())
-        recorded_probes = probes if records_cells and records_stencils[1] else None
+        recorded_probes = probes if records and records_stencils[1] else None
 
         def cellwise(needs: Needs, trees: Sequence[Node]) -> Cellwise:
             """Return the function that computes the values of ``trees``."""
@@ -324,7 +323,7 @@ class LoweredToNative:
             if plan.steps_per_exchange and alone and one_at_a_time and not adaptive
             else None,
             storing=StoredInCalls(code.library, self.program.fields)
-            if records and alone and recordable(code.library, self.program.fields, problem.changing)
+            if records and alone and one_at_a_time and recordable(code.library, self.program.fields, problem.changing)
             else None,
             injection=(lambda most: NativeInjection(code.library, device_grid.topology, self.program.injections, most))
             if self.program.injections and plan.steps_per_exchange and one_at_a_time

@@ -34,8 +34,9 @@ class Records(RecordedSteps):
 class SumRecords:
     """The sums and extrema of ``trees`` in up to ``most`` records, of which native code fills some.
 
-    A record has ``width`` sums, of dtype ``field_sum``, and those of the trees are at ``places``. ``expected`` holds the
-    `expected_exponent` of each tree; it is kept up to date. ``times`` are those of the records.
+    A record has ``width`` sums, of dtype ``field_sum``, and those of the trees are at ``places``; that of an ensemble has them
+    for each of its ``members`` (0 for a single run). ``expected`` holds the `expected_exponent` of each tree; it is kept up to
+    date. ``times`` are those of the records.
     """
 
     def __init__(
@@ -46,27 +47,34 @@ class SumRecords:
         most: int,
         field_sum: np.dtype,
         expected: dict[Node, int],
+        members: int,
     ) -> None:
-        self.trees, self.places, self.expected = trees, places, expected
-        self.sums, self.times = np.zeros((most, width), field_sum), np.zeros(most)
+        self.trees, self.places, self.expected, self.members = trees, places, expected, members
+        self.sums, self.times = np.zeros((most, max(1, members), width), field_sum), np.zeros(most)
 
     def clear(self, times: Sequence[float]) -> None:
         """Prepare for records at these ``times``."""
         self.times[: len(times)] = times
         self.sums[...] = np.zeros((), self.sums.dtype)
         self.sums["high"] = self.sums["low"] = -math.inf
-        self.sums["wanted"][:, self.places] = 1
-        self.sums["exponent"][:, self.places] = [self.expected.get(tree, 0) for tree in self.trees]
+        self.sums["wanted"][..., self.places] = 1
+        self.sums["exponent"][..., self.places] = [self.expected.get(tree, 0) for tree in self.trees]
 
     def extremes(self, count: int) -> np.ndarray:
-        found = self.sums[:count, self.places]
-        for tree, last in zip(self.trees, found[-1], strict=True):
-            if not last["broken"]:
-                self.expected[tree] = expected_exponent(last["high"], last["low"])
+        found = self._found(count)
+        for tree, last in zip(self.trees, found[-1].reshape(len(self.trees), -1), strict=True):
+            whole = last[last["broken"] == 0]
+            if len(whole):
+                self.expected[tree] = expected_exponent(whole["high"].max(), whole["low"].max())
         return np.stack([found[part].astype(np.float64) for part in ("high", "low", "broken")], -1)
 
     def parts(self, count: int) -> np.ndarray:
-        return self.sums["limb"][:count, self.places]
+        return self._found(count)["limb"]
+
+    def _found(self, count: int) -> np.ndarray:
+        """Return the sums of the first records: of shape (count, trees), in an ensemble (count, trees, members)."""
+        found = np.swapaxes(self.sums[:count][:, :, self.places], 1, 2)
+        return found if self.members else found[..., 0]
 
 
 class NativeRecords(SumRecords):
@@ -86,13 +94,14 @@ class NativeRecords(SumRecords):
         expected: dict[Node, int],
         trees: Sequence[Node],
         most: int,
+        members: int,
     ) -> None:
         self.library = library
         recorded = [tree for tree in trees if tree in values]
         places = [
             fields.index(tree.name) if isinstance(tree, Field) else len(fields) + recorded.index(tree) for tree in trees
         ]
-        super().__init__(trees, places, len(fields) + len(recorded), most, field_sum, expected)
+        super().__init__(trees, places, len(fields) + len(recorded), most, field_sum, expected, members)
         self.values = (ValueTree * len(recorded))(*(values[tree] for tree in recorded))
         self.records = Records(
             records=most,

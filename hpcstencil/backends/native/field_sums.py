@@ -72,6 +72,8 @@ class ByNative:
         What computes the values of the trees that apply stencils; None if XLA does, or there are none.
     records_stencils
         Whether calls of the program may record these too.
+    members
+        The number of members of an ensemble, which are the last axis of the fields; 0 for a single run.
     """
 
     device_grid: DeviceGrid
@@ -84,8 +86,9 @@ class ByNative:
     values: Mapping[Node, ValueTree]
     stencil_values: CompiledValues | None
     records_stencils: bool
+    members: int
     expected: dict[Node, int] = field(default_factory=dict)  # the `expected_exponent` of each tree
-    found: dict[Node, Any] = field(default_factory=dict)  # the last reductions
+    found: dict[Node, list[Any]] = field(default_factory=dict)  # the last reductions, of each member
 
     def __post_init__(self) -> None:
         limbs, least_bit = int(self.library.limbs_of_sums()), int(self.library.least_bit_of_sums())
@@ -108,37 +111,47 @@ class ByNative:
             each.exponent = self.expected.get(Field(name), 0)
         self.library.set_field_sums(ctypes.byref(self.sums), None)
 
+    @property
+    def of_members(self) -> bool:
+        return self.members > 0
+
     def reduces(self, tree: Node) -> bool:
         return isinstance(tree, Field) or tree in self.values
 
-    def extremes(
-        self, tree: Node, fields: Fields, parameters: Parameters, time: float | np.ndarray
-    ) -> tuple[float, float, int]:
+    def extremes(self, tree: Node, fields: Fields, parameters: Parameters, time: float | np.ndarray) -> np.ndarray:
         if not isinstance(tree, Field):
             self.begin(tree)
-            self._add_values(tree, fields, parameters, float(time))
+            for member, found in enumerate(self.found[tree]):
+                self._add_values(found, tree, fields, parameters, float(time), member)
         elif stored := self._stored(tree.name, fields[tree.name]):
-            self.found[tree] = stored
+            self.found[tree] = [stored]
         else:
             self.begin(tree)
             for block in self.device_grid.devices.owned(fields[tree.name]):
                 self.add(tree, block)
         return self.end(tree)
 
-    def _add_values(self, tree: Node, fields: Fields, parameters: Parameters, time: float) -> None:
-        """Evaluate a tree of ``values`` in the cells of this process, and add its values."""
+    def _add_values(
+        self, found: Any, tree: Node, fields: Fields, parameters: Parameters, time: float, member: int
+    ) -> None:
+        """Evaluate a tree of ``values`` in the cells of this process, and add its values to what is ``found`` of a member."""
         grid, topology, devices = self.device_grid.grid, self.device_grid.topology, self.device_grid.devices
-        numbers = self.value_program.numbers(parameters)
+        numbers = self.value_program.numbers(parameters, member)
         read = [devices.owned(fields[self.fields[n]]) for n in self.value_program.read(tree)]
         for device in range(len(devices.devices)):
             block = topology.device_block(device)
             places = [grid.centres(axis, *cells, topology.periodic[axis]) for axis, cells in enumerate(block)]
             if all(place.size for place in places):
-                arrays = [each[device] for each in read]
-                by_threads(partial(self._add_block, tree, numbers, time, places[1:]), places[0], *arrays)
+                arrays = [np.ascontiguousarray(self._by_member(each[device])[member]) for each in read]
+                by_threads(partial(self._add_block, found, tree, numbers, time, places[1:]), places[0], *arrays)
+
+    def _by_member(self, array: np.ndarray) -> list[np.ndarray]:
+        """Return the array of each member, and of a single run the array."""
+        return [array[..., member] for member in range(self.members)] if self.members else [array]
 
     def _add_block(
         self,
+        found: Any,
         tree: Node,
         numbers: np.ndarray,
         time: float,
@@ -156,7 +169,7 @@ class ByNative:
             counts[a], places[a] = len(place), place
             pitches[a] = arrays[0].strides[axis] // arrays[0].itemsize if arrays else 0
         self.library.sum_values(
-            ctypes.byref(self.found[tree]),
+            ctypes.byref(found),
             ctypes.byref(self.values[tree]),
             ctypes.c_void_p(numbers.ctypes.data),
             ctypes.c_double(time),
@@ -166,8 +179,9 @@ class ByNative:
             (ctypes.c_int64 * 3)(*pitches),
         )
 
-    def parts(self, tree: Node, fields: Fields, exponent: int) -> np.ndarray:
-        return np.array(self.found[tree].limb, np.int64)
+    def parts(self, tree: Node, fields: Fields, exponent: np.ndarray) -> np.ndarray:
+        parts = np.array([each.limb for each in self.found[tree]], np.int64).T
+        return parts if self.members else parts[:, 0]
 
     @property
     def of_values(self) -> ByNative:
@@ -178,23 +192,27 @@ class ByNative:
         return found.evaluate if found and found.trees == tuple(trees) else None
 
     def begin(self, tree: Node) -> None:
-        self.found[tree] = self.field_sum(exponent=self.expected.get(tree, 0), high=-math.inf, low=-math.inf)
+        exponent = self.expected.get(tree, 0)
+        self.found[tree] = [
+            self.field_sum(exponent=exponent, high=-math.inf, low=-math.inf) for _ in range(max(1, self.members))
+        ]
 
     def add(self, tree: Node, values: np.ndarray) -> None:
-        total = ctypes.byref(self.found[tree])
-
-        def of_part(part: np.ndarray) -> None:
+        def of_part(found: Any, part: np.ndarray) -> None:
             cells = np.ascontiguousarray(part)
-            self.library.sum_cells(total, ctypes.c_void_p(cells.ctypes.data), ctypes.c_int64(cells.size))
+            self.library.sum_cells(found, ctypes.c_void_p(cells.ctypes.data), ctypes.c_int64(cells.size))
 
         if values.size:
-            by_threads(of_part, values)
+            for found, own in zip(self.found[tree], self._by_member(values), strict=True):
+                by_threads(partial(of_part, ctypes.byref(found)), own)
 
-    def end(self, tree: Node) -> tuple[float, float, int]:
+    def end(self, tree: Node) -> np.ndarray:
         found = self.found[tree]
-        if not found.broken:
-            self.expected[tree] = expected_exponent(found.high, found.low)
-        return found.high, found.low, found.broken
+        whole = [each for each in found if not each.broken]
+        if whole:
+            self.expected[tree] = expected_exponent(max(each.high for each in whole), max(each.low for each in whole))
+        extremes = np.array([(each.high, each.low, each.broken) for each in found], np.float64).T
+        return extremes if self.members else extremes[:, 0]
 
     def total(self, parts: np.ndarray, exponent: int) -> float:
         return exact_sum(parts[::-1], self.top_bit, LIMB_BITS)
@@ -206,10 +224,10 @@ class ByNative:
         if not possible or not all(map(self._is_recordable, others)):
             return None
         given = self.library, self.fields, np.dtype(self.field_sum)
-        records = NativeRecords(*given, self.values, self.expected, others, most)
+        records = NativeRecords(*given, self.values, self.expected, others, most, self.members)
         if stencils is None:
             return records
-        return RecordsTogether(trees, [records, StencilRecords(*given, stencils, self.expected, most)])
+        return RecordsTogether(trees, [records, StencilRecords(*given, stencils, self.expected, most, self.members)])
 
     def _is_recordable(self, tree: Node) -> bool:
         if isinstance(tree, Field):

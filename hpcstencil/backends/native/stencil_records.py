@@ -94,9 +94,10 @@ class StencilRecords(SumRecords):
         values: CompiledValues,
         expected: dict[Node, int],
         most: int,
+        members: int,
     ) -> None:
         trees = values.trees
-        super().__init__(trees, range(len(trees)), len(trees), most, field_sum, expected)
+        super().__init__(trees, range(len(trees)), len(trees), most, field_sum, expected, members)
         self.library, self.evaluation = library, Evaluation(fields, values, self.times)
         self.records = self.evaluation.records(sums=self.sums.ctypes.data, values=len(trees))
         # Another recorder of the same program may be in use when this one is collected.

@@ -85,18 +85,19 @@ class StencilValues:
     def of_diagnostics(cls, problem: Problem, fields: Sequence[str]) -> StencilValues | None:
         """Return the program for the reductions of a problem that native code does not evaluate by rows; see `of`.
 
-        None in an ensemble, where XLA evaluates them.
+        None in an ensemble whose members do not take the same steps, where XLA reduces them.
         """
-        config = problem.config
-        by_rows = config.time.tolerance is None
+        common = problem.has_common_steps
+        if problem.members and not common:
+            return None
         trees = [
             tree
             for tree in problem.reduced()
             if not isinstance(tree, Field)
             and set() < fields_read(tree) <= set(fields)  # reverse steps have sums of fields that others of them have
-            and not (by_rows and evaluable(tree, fields))
+            and not (common and evaluable(tree, fields))
         ]
-        return None if problem.members else cls.of(problem, trees, config.diagnostics.every_steps)
+        return cls.of(problem, trees, problem.config.diagnostics.every_steps)
 
     @classmethod
     def of_probes(cls, problem: Problem, fields: Sequence[str]) -> StencilValues | None:
@@ -115,14 +116,11 @@ class StencilValues:
         parts = (part for tree in trees for part in walk(tree))
         if not trees or any(isinstance(part, Convolution) and part.stencil.by_fft for part in parts):
             return None
-        if problem.config.time.tolerance is not None:
-            every = None
         try:
-            return cls(
-                tuple(trees), program(valued(problem, trees), most_at_once=1), every
-            )  # one, for `StencilRecords`
+            made = program(valued(problem, trees), most_at_once=1)  # one, for `StencilRecords`
         except Unsupported:
             return None
+        return cls(tuple(trees), made, every if problem.has_common_steps else None)
 
     def recorded(self, library: ctypes.CDLL, fields: Sequence[str], ndim: int) -> bool:
         """Return whether steps record the values: the program with these ``fields``, in ``library``.

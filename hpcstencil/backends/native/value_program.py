@@ -62,12 +62,13 @@ class ValueProgram:
     def of(cls, program: Program, problem: Problem, trees: Iterable[Node]) -> ValueProgram:
         """Return the program that evaluates those of the ``trees`` that are `evaluable`, except plain fields.
 
-        It evaluates none in an ensemble or with steps from a tolerance.
+        It evaluates none with steps from a tolerance, or in an ensemble unless the members take the same steps.
         """
         config = problem.config
-        alone = not problem.members and config.time.tolerance is None
         evaluated = [
-            tree for tree in trees if alone and not isinstance(tree, Field) and evaluable(tree, program.fields)
+            tree
+            for tree in trees
+            if problem.has_common_steps and not isinstance(tree, Field) and evaluable(tree, program.fields)
         ]
         return cls(
             tuple(dict.fromkeys(evaluated)),
@@ -121,9 +122,10 @@ class ValueProgram:
             made[tree] = ValueTree(address, len(read), (ctypes.c_int64 * MOST_FIELDS)(*read))
         return made
 
-    def numbers(self, parameters: Mapping[str, Any]) -> np.ndarray:
-        """Return the values of p[] of the text: float64 of shape (parameters,)."""
-        return np.array([float(parameters[name]) for name in self.parameters], np.float64)
+    def numbers(self, parameters: Mapping[str, Any], member: int = 0) -> np.ndarray:
+        """Return the values of p[] of the text: float64 of shape (parameters,); in an ensemble, those of a member."""
+        values = [np.asarray(parameters[name], np.float64) for name in self.parameters]
+        return np.array([value[member] if value.ndim else value for value in values], np.float64)
 
 
 @dataclass

@@ -304,21 +304,23 @@ class TreeReducer(Protocol):
     def of_values(self) -> ValueReducer | None:
         """What reduces the values of other trees; None if compiled code does."""
 
+    @property
+    def of_members(self) -> bool:
+        """Whether it reduces each member of an ensemble: the last axis of the fields, and of extremes and parts."""
+
     def expect(self, wanted: bool) -> None:
         """Announce that the fields are about to change, and whether reductions of their new values are ``wanted``."""
 
     def reduces(self, tree: Node) -> bool:
         """Return whether it reduces this tree; equal on all processes."""
 
-    def extremes(
-        self, tree: Node, fields: Fields, parameters: Parameters, time: float | np.ndarray
-    ) -> tuple[float, float, int]:
-        """Return (maximum, -minimum, number of non-finite cells) of a tree on this process, and keep its sum."""
+    def extremes(self, tree: Node, fields: Fields, parameters: Parameters, time: float | np.ndarray) -> np.ndarray:
+        """Return (maximum, -minimum, number of non-finite cells) of a tree on this process, float64, and keep its sum."""
 
-    def parts(self, tree: Node, fields: Fields, exponent: int) -> np.ndarray:
+    def parts(self, tree: Node, fields: Fields, exponent: np.ndarray) -> np.ndarray:
         """Return integers, int64 of shape (parts,), that make up the sum of a tree on this process, after its `extremes`.
 
-        Those of all processes are added up. The values are below 2^``exponent``.
+        Those of all processes are added up. The values are below 2^``exponent``, a number or one per member.
         """
 
     def total(self, parts: np.ndarray, exponent: int) -> float:
@@ -340,7 +342,7 @@ class ValueReducer(Protocol):
     def add(self, tree: Node, values: np.ndarray) -> None:
         """Add an array of values."""
 
-    def end(self, tree: Node) -> tuple[float, float, int]:
+    def end(self, tree: Node) -> np.ndarray:
         """Return the extremes of all values since `begin`, as `TreeReducer.extremes`; `TreeReducer.parts` returns their sum."""
 
 
@@ -358,10 +360,12 @@ class TreeRecords(Protocol):
         """See `backend.Recorder`."""
 
     def extremes(self, count: int) -> np.ndarray:
-        """Return the extremes of the first ``count`` records, as `TreeReducer.extremes`: float64 of shape (count, n, 3)."""
+        """Return the extremes of the first ``count`` records, as `TreeReducer.extremes`: float64 of shape (count, n, 3), or
+        (count, n, members, 3)."""
 
     def parts(self, count: int) -> np.ndarray:
-        """Return the parts of the sums of the first ``count`` records, as `TreeReducer.parts`: int64 (count, n, parts)."""
+        """Return the parts of the sums of the first ``count`` records, as `TreeReducer.parts`: int64 of shape
+        (count, n, parts), or (count, n, members, parts)."""
 
 
 @dataclass(frozen=True)
@@ -388,10 +392,11 @@ class Recorder:
         broken = self.communicator.total(broken.astype(np.int64))
         exponents = _exponents(np.maximum(np.abs(low), np.abs(high)))
         totals = self.communicator.total(self.records.parts(count))
+        sums = np.full(broken.shape, math.nan)
+        for index in zip(*np.nonzero(broken == 0), strict=True):
+            sums[index] = self.reducer.total(totals[index], int(exponents[index]))
         for n in range(count):
-            each = zip(totals[n], exponents[n].tolist(), broken[n], strict=True)
-            sums = [math.nan if some else self.reducer.total(parts, exponent) for parts, exponent, some in each]
-            yield Reduced(low[n], high[n], broken[n], np.array(sums))
+            yield Reduced(low[n], high[n], broken[n], sums[n])
 
 
 def _bounds(communicator: Communicator, high: np.ndarray, low: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -415,6 +420,7 @@ class ByNumpy:
     devices: Devices
     bits: int
     of_values: ClassVar[None] = None
+    of_members: ClassVar[bool] = False
 
     def expect(self, wanted: bool) -> None:
         return None
@@ -422,19 +428,17 @@ class ByNumpy:
     def reduces(self, tree: Node) -> bool:
         return isinstance(tree, Field)
 
-    def extremes(
-        self, tree: Node, fields: Fields, parameters: Parameters, time: float | np.ndarray
-    ) -> tuple[float, float, int]:
+    def extremes(self, tree: Node, fields: Fields, parameters: Parameters, time: float | np.ndarray) -> np.ndarray:
         blocks = self._blocks(tree, fields)
         found = [by_threads(lambda part: (part.max(), -part.min()), block) for block in blocks]
         high, low = np.concatenate(found).astype(np.float64).max(0)
         if np.isfinite(high) and np.isfinite(low):
-            return high, low, 0
-        return high, low, sum(int(np.count_nonzero(~np.isfinite(block))) for block in blocks)
+            return np.array([high, low, 0.0])
+        return np.array([high, low, sum(int(np.count_nonzero(~np.isfinite(block))) for block in blocks)])
 
-    def parts(self, tree: Node, fields: Fields, exponent: int) -> np.ndarray:
+    def parts(self, tree: Node, fields: Fields, exponent: np.ndarray) -> np.ndarray:
         def of_part(part: np.ndarray) -> np.ndarray:
-            return integer_parts(part, exponent, self.bits)
+            return integer_parts(part, int(exponent), self.bits)
 
         return np.sum([total for block in self._blocks(tree, fields) for total in by_threads(of_part, block)], 0)
 
@@ -455,9 +459,9 @@ class ByNumpy:
 class Reductions:
     """Reductions of a fixed list of trees over the whole grid, compiled once; see `backend.Reductions`.
 
-    On CPUs, except in an ensemble, ``reducer`` reduces trees that are plain fields, and if it can, others or their values.
-    Compiled code reduces the rest. ``listed`` are the parameters in which the members of an ensemble differ; None for a single
-    run.
+    On CPUs ``reducer`` reduces trees that are plain fields, and if it can, others or their values; in an ensemble only if it is
+    `TreeReducer.of_members`. Compiled code reduces the rest. ``listed`` are the parameters in which the members of an ensemble
+    differ; None for a single run.
     """
 
     def __init__(
@@ -474,7 +478,7 @@ class Reductions:
         self.cells = device_grid.grid.cells
         self.bits = bits_per_part(self.cells)
         self.reducer = reducer or ByNumpy(device_grid.devices, self.bits)
-        apart = on_processor(device_grid) and listed is None
+        apart = on_processor(device_grid) and (listed is None or self.reducer.of_members)
         self.reduced = [tree for tree in trees if apart and self.reducer.reduces(tree)]
         others = [tree for tree in trees if tree not in self.reduced]
         left = CompiledTrees(device_grid, rules, needs, others, listed)
@@ -502,7 +506,7 @@ class Reductions:
         """
         if not self.trees:
             return np.empty(0), np.empty(0), np.empty(0, np.int64)
-        each: dict[Node, Any] = {tree: self.reducer.extremes(tree, fields, parameters, time) for tree in self.reduced}
+        each = {tree: self.reducer.extremes(tree, fields, parameters, time) for tree in self.reduced}
         each |= self._extremes_of_values(fields, parameters, time)
         if self.compiled:
             each |= zip(self.compiled, self.device_grid.first(self.run_extremes(fields, parameters, time)), strict=True)
@@ -512,7 +516,7 @@ class Reductions:
 
     def _extremes_of_values(
         self, fields: Fields, parameters: Parameters, time: float | np.ndarray
-    ) -> dict[Node, tuple[float, float, int]]:
+    ) -> dict[Node, np.ndarray]:
         """Return the extremes of the trees whose values are reduced, by tree. Collective."""
         if self.of_values is None or not self.valued:
             return {}
@@ -532,7 +536,7 @@ class Reductions:
             return np.empty(0)
         exponents = dict(zip(self.trees, _exponents(largest), strict=True))
         apart = (*self.reduced, *self.valued)
-        parts = {tree: self.reducer.parts(tree, fields, int(exponents[tree])) for tree in apart}
+        parts = {tree: self.reducer.parts(tree, fields, exponents[tree]) for tree in apart}
         if self.compiled:
             scales = np.ldexp(1.0, self.bits - np.array([exponents[tree] for tree in self.compiled]))
             found = self.device_grid.first(self.run_sums(fields, parameters, time, scales))

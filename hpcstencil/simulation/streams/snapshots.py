@@ -88,10 +88,11 @@ class DiagnosticRows(Stream):
         return None
 
     def _is_lost(self, reduced: Reduced) -> bool:
-        """Return whether the solution is not finite, by these reductions: a field is not, or all expressions of fields."""
+        """Return whether the solution is not finite, by these reductions: a field is not, or all expressions of fields, of some
+        member."""
         trees, broken = self.output.diagnostics.reductions.trees, reduced.broken > 0
         fields, reading = [isinstance(tree, Field) for tree in trees], [Field in tree.kinds for tree in trees]
-        return bool(broken[fields].any() or (any(reading) and broken[reading].all()))
+        return bool(broken[fields].any() or (any(reading) and broken[reading].all(axis=0).any()))
 
     def salvage(self) -> int | None:
         steps = self._recorded() if self.recorder else range(0)
