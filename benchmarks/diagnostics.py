@@ -31,6 +31,14 @@ initial.v = "0.25*exp(-((x - 1000)**2 + (y - 1000)**2)/200)"
 numerics = { integrator = "euler", kernel = "native" }
 time = { dt = 0.5, end = 1000.0 }
 """
+SHOTS = """
+grid.shape = [512, 512]
+equation = { name = "acoustic", source = 1.0, f0 = 0.05 }
+ensemble.equation.xs = [50.0, 150.0, 250.0, 350.0, 400.0, 450.0]
+initial.p = "exp(-((x - 256)**2 + (y - 256)**2)/200)"
+numerics = { integrator = "leapfrog", kernel = "native" }
+time = { dt = 0.25, end = 250.0 }
+"""
 
 
 def heat(precision: str, steps: int) -> str:
@@ -39,23 +47,28 @@ def heat(precision: str, steps: int) -> str:
     return HEAT.format(n=256, steps=steps).replace('kernel = "shift"', kernel)
 
 
+MEMBERS = "acoustic, 6 members of 512², float32"
 PROBLEMS = {
     "heat, 256³, float32": heat("float32", 1000),
     "heat, 256³, float64": heat("float64", 500),
     "wave, order 4, 256³, float32": WAVE,
     "Gray-Scott, 2048², float32": GRAY_SCOTT,
+    MEMBERS: SHOTS,
 }
 OF_FIELD = ("integral(u)", "max(u)", "min(u)")
 OF_EXPRESSIONS = (
     ("heat, 256³, float32", "integral(u**2)"),
     ("heat, 256³, float32", "integral(dx(u)**2 + dy(u)**2 + dz(u)**2)"),
     ("heat, 256³, float32", "max(abs(laplacian(u)))"),
-    ("heat, 256³, float32", "max(abs(x*dx(u)))"),  # whose rows end calls
+    ("heat, 256³, float32", "max(abs(x*dx(u)))"),
+    ("heat, 256³, float32", "max(abs(dx(u*u)))"),  # whose rows end calls
     ("wave, order 4, 256³, float32", "integral(v**2 + dx(u)**2 + dy(u)**2 + dz(u)**2)"),
     ("Gray-Scott, 2048², float32", "integral(dx(u)**2 + dy(u)**2)"),
+    (MEMBERS, "max(p)"),
+    (MEMBERS, "integral(p**2 + dx(p)**2 + dy(p)**2)"),
 )
 ROWS = (
-    *((problem, OF_FIELD) for problem in PROBLEMS),
+    *((problem, OF_FIELD) for problem in PROBLEMS if problem != MEMBERS),
     *((problem, (expression,)) for problem, expression in OF_EXPRESSIONS),
 )
 

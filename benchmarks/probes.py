@@ -1,4 +1,6 @@
-"""Measure the cost of probes: a run with 1 or 1000 receivers that record every step, against the same run without them.
+"""Measure the cost of probes: a run with receivers that record every step, against the same run without them.
+
+A single receiver shows the cost of stepping in a way that allows recording.
 
 .venv/bin/python benchmarks/probes.py [rounds] [case ...]
 """
@@ -13,7 +15,8 @@ from pathlib import Path
 
 from common import machine, stepping_seconds, summary_of
 
-RECEIVERS = (1, 1000)  # a single one shows the cost of stepping in a way that allows recording
+# what is recorded, of a field, and by how many receivers
+RECORDED = (('field = "{}"', 1), ('field = "{}"', 1000), ('expression = "dx({})"', 1000))
 INPUT = """
 [grid]
 shape = [1024, 1024]
@@ -29,6 +32,7 @@ order = {order}
 dt = {dt}
 end = {end}
 """
+SHOTS = "[ensemble]\nequation.xs = [200.0, 400.0, 600.0, 800.0]"
 LAYER = "[boundary]\nx = { cpml = { width = 30 } }\ny = { cpml = { width = 30 } }"
 CASES = {
     "heat, order 2, euler": ("u", INPUT.format(
@@ -37,6 +41,9 @@ CASES = {
         equation='name = "wave"', field="u", more="", integrator="leapfrog", order=4, dt=0.25, end=2500.0)),
     "acoustic with CPML, order 8, rk4": ("p", INPUT.format(
         equation='name = "acoustic"\nc = 1.0', field="p", more=LAYER, integrator="rk4", order=8, dt=0.25, end=250.0)),
+    "acoustic, 4 members, order 4, leapfrog": ("p", INPUT.format(
+        equation='name = "acoustic"\nsource = 1.0\nf0 = 0.05', field="p", more=SHOTS, integrator="leapfrog", order=4, dt=0.25,
+        end=125.0)),
 }  # fmt: skip
 
 
@@ -46,25 +53,24 @@ def seconds(text: str) -> float:
         return stepping_seconds(summary_of(text, Path(folder)))
 
 
-def probes(field: str, receivers: int) -> str:
+def probes(recorded: str, receivers: int) -> str:
     """Return a table of receivers at random positions, as TOML."""
     rng = random.Random(1)
     places = [[round(rng.uniform(1, 1023), 3) for _ in range(receivers)] for _ in range(2)]
-    return f'[probes.receivers]\nfield = "{field}"\nx = {places[0]}\ny = {places[1]}\n'
+    return f"[probes.receivers]\n{recorded}\nx = {places[0]}\ny = {places[1]}\n"
 
 
 def main(rounds: int, cases: list[str]) -> None:
-    print(f"{machine()}; 1024^2 cells, float32, receivers after every step, {rounds} interleaved rounds")
+    print(f"{machine()}; 1024^2 cells, float32, receivers after every step, {rounds} interleaved rounds\n")
+    kinds = [f"{receivers} of `{what.split(' = ')[1].strip(chr(34)).format('u')}`" for what, receivers in RECORDED]
+    print(f"| problem | without, s | {' | '.join(kinds)} |\n|{'---|' * (2 + len(kinds))}")
     for case in cases:
         field, text = CASES[case]
-        inputs = [text, *(text + probes(field, receivers) for receivers in RECEIVERS)]
+        inputs = [text, *(text + probes(what.format(field), receivers) for what, receivers in RECORDED)]
         found = [[seconds(each) for each in inputs] for _ in range(rounds)]
         without, *_ = (statistics.median(column) for column in zip(*found, strict=True))
         more = [statistics.median(row[n] / row[0] for row in found) - 1 for n in range(1, len(inputs))]
-        line = ", ".join(
-            f"{receivers}: {100 * part:.0f} % more" for receivers, part in zip(RECEIVERS, more, strict=True)
-        )
-        print(f"{case:34} {without:6.2f} s without probes; receivers {line}", flush=True)
+        print(f"| {case} | {without:.2f} | {' | '.join(f'{100 * part:.0f} %' for part in more)} |", flush=True)
 
 
 if __name__ == "__main__":
