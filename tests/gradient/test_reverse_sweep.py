@@ -460,3 +460,19 @@ def test_without_states_beside_open_ends():
         found.append([np.asarray(result.arrays[key]) for key in given["gradient"]["of"]])
     for one, other in zip(*found, strict=True):
         assert np.allclose(one, other, rtol=0, atol=1e-14) and np.abs(one).max() > 0
+
+
+@pytest.mark.parametrize("kernel", ("native", "shift"))
+def test_an_objective_may_apply_operators_that_read_nothing(kernel):
+    """∇·(u ∇k) of a number k is 0, whatever u is: its program reads no field."""
+    given = {
+        "grid": {"shape": [32]},
+        "equation": {"name": "custom", "k": 1.0, "rhs": {"u": "k*dxx(u)"}},
+        "initial": {"u": "sin(x)"},
+        "time": {"end": 0.3, "dt": 0.1},
+        "objective": {"m": "integral(div_grad(u, k))"},
+        "gradient": {"of": ["equation.k"]},
+    }
+    sweep = sweep_of(given, kernel=kernel)
+    result = sweep(sweep.forward.initial_fields(), 3)
+    assert (result.value, result.numbers) == (0.0, {"equation.k": 0.0})

@@ -220,6 +220,7 @@ class LoweredToNative:
         from hpcstencil.backends.native.field_sums import ByNative
         from hpcstencil.backends.native.injection import NativeInjection
         from hpcstencil.backends.native.state_records import StoredInCalls
+        from hpcstencil.backends.native.stencil_records import recorder_of_cells
         from hpcstencil.backends.native.time_loop import (
             attempt_by_sections,
             attempt_in_a_call,
@@ -313,7 +314,9 @@ class LoweredToNative:
             reductions=reductions,
             cellwise=cellwise,
             snapshot_buffers=code.copies if alone and not device_grid.devices.several else Copies,
-            cell_samples=partial(code.samples, communicator, recorded_probes, tuple(problem.probed))
+            cell_samples=partial(
+                recorder_of_cells, self.program, code.library, communicator, recorded_probes, tuple(problem.probed)
+            )
             if plan.steps_per_exchange and not device_grid.devices.several
             else CellSamples,
             stayed_finite=code.all_finite if measures_fields_only else never_known,

@@ -14,24 +14,19 @@ import jax.numpy as jnp
 import numpy as np
 
 from hpcstencil.backends.native import compiler
-from hpcstencil.backends.native.cell_samples import WIDEST, NativeSamples
 from hpcstencil.backends.native.compiler import SOURCES, begun, cache_bytes, cache_is_far, cache_share, library
 from hpcstencil.backends.native.edge_exchange import EdgeExchange
 from hpcstencil.backends.native.passes import AXIS_OF
 from hpcstencil.backends.native.program import Program
 from hpcstencil.backends.native.snapshot_copies import NativeCopies
-from hpcstencil.backends.native.stencil_records import ExpressionSamples
-from hpcstencil.backends.native.stencil_values import CompiledValues
 from hpcstencil.backends.native.thin_blocks import Section
-from hpcstencil.distributed.cell_samples import Cells, CellSamples
-from hpcstencil.distributed.device_blocks import Devices, device_number
+from hpcstencil.distributed.device_blocks import device_number
 from hpcstencil.distributed.exchange import Ghosts
 from hpcstencil.distributed.windows import Frame, Parameters
 from hpcstencil.io.direct_write import Pieces
 from hpcstencil.io.snapshot_buffers import Copies
 from hpcstencil.numerics.error_norm import WORDS
 from hpcstencil.numerics.schedule import StepRange
-from hpcstencil.runtime.communicator import Communicator
 
 TARGET = "hpcstencil_native"
 Strips = Mapping[int, Ghosts]  # axis -> ghost cells (lower, upper) of all fields
@@ -97,32 +92,6 @@ class Native:
         after the call (`NativeCopies.copied`).
         """
         return NativeCopies(pieces, self.library, self.program.fields)
-
-    def samples(
-        self,
-        communicator: Communicator,
-        probed: CompiledValues | None,
-        expressions: Sequence[str],
-        cells: Mapping[str, Cells],
-        values: np.ndarray,
-        width: int,
-        devices: Devices,
-        members: int = 1,
-    ) -> CellSamples:
-        """Return the recorder of single cells on each process, with the arguments of `CellSamples`. Collective.
-
-        It records inside calls of many steps if the program can record these fields, and ``probed``, if that is not None, all
-        others: its trees have the names in ``expressions``, in order. Otherwise it is an ordinary `CellSamples`.
-        """
-        fields = self.program.fields
-        if width > WIDEST or not cells.keys() - set(expressions) <= set(self.program.recordable):
-            return CellSamples(cells, values, width, devices, members)
-        if not cells.keys() & set(expressions):
-            return NativeSamples(cells, values, width, devices, self.library, fields, communicator, members)
-        if probed is None:
-            return CellSamples(cells, values, width, devices, members)
-        given = cells, values, width, devices, self.library, fields, communicator, members
-        return ExpressionSamples(*given, probed, expressions)
 
     def steps(
         self,

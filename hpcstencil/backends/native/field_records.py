@@ -62,8 +62,9 @@ class SumRecords:
 
     def extremes(self, count: int) -> np.ndarray:
         found = self._found(count)
-        for tree, last in zip(self.trees, found[-1].reshape(len(self.trees), -1), strict=True):
-            whole = last[last["broken"] == 0]
+        for tree, last in zip(self.trees, found[-1], strict=True):
+            of_members = np.atleast_1d(last)
+            whole = of_members[of_members["broken"] == 0]
             if len(whole):
                 self.expected[tree] = expected_exponent(whole["high"].max(), whole["low"].max())
         return np.stack([found[part].astype(np.float64) for part in ("high", "low", "broken")], -1)

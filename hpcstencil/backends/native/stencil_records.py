@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from hpcstencil.backends.native.cell_samples import NativeSamples
+from hpcstencil.backends.native.cell_samples import WIDEST, NativeSamples
 from hpcstencil.backends.native.field_records import NativeRecords, SumRecords
+from hpcstencil.backends.native.program import Program
 from hpcstencil.backends.native.recorded_steps import RecordedSteps
 from hpcstencil.backends.native.stencil_values import CompiledValues, Inputs, field_of, inputs_of
 from hpcstencil.distributed.cell_samples import Cells, CellSamples
@@ -152,6 +153,33 @@ class ExpressionSamples(NativeSamples):
     def expect_nothing(self) -> None:
         super().expect_nothing()
         self.library.set_stencil_cells(None)
+
+
+def recorder_of_cells(
+    program: Program,
+    library: ctypes.CDLL,
+    communicator: Communicator,
+    probed: CompiledValues | None,
+    expressions: Sequence[str],
+    cells: Mapping[str, Cells],
+    values: np.ndarray,
+    width: int,
+    devices: Devices,
+    members: int = 1,
+) -> CellSamples:
+    """Return the recorder of single cells on each process, with the arguments of `CellSamples`. Collective.
+
+    It records inside calls of many steps if the ``program`` in ``library`` can record these fields, and ``probed``, if that is
+    not None, all others: its trees have the names in ``expressions``, in order. Otherwise it is an ordinary `CellSamples`.
+    """
+    recorded = cells.keys() & set(expressions)
+    possible = width <= WIDEST and cells.keys() - recorded <= set(program.recordable)
+    given = library, program.fields, communicator, members
+    if possible and not recorded:
+        return NativeSamples(cells, values, width, devices, *given)
+    if possible and probed is not None:
+        return ExpressionSamples(cells, values, width, devices, *given, probed, expressions)
+    return CellSamples(cells, values, width, devices, members)
 
 
 class RecordsTogether:

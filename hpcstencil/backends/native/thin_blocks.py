@@ -89,8 +89,8 @@ def _section(
             so_far = needed.setdefault(array, [0, 0, 0])
             needed[array] = [max(n, f + r) for n, f, r in zip(so_far, furthest, reach, strict=True)]
     at_faces = {other for array in needed for other in beside.get(array, ())} - made
-    given = {*needed, *at_faces} - made
-    exchanged = {array for array in given if array in at_faces or any(needed[array])}
+    given = {*needed, *at_faces} - made or {0}  # a call takes the shape of the block from an array
+    exchanged = {array for array in given if array in at_faces or any(needed.get(array, ()))}
     later = {*ends, *_read(passes[last:])}
     later |= {other for array in [*later, *_made(passes[last:])] for other in beside.get(array, ())}
     furthest_of_all = tuple(max((n[b] for n in needed.values()), default=0) for b in axis_of)
