@@ -59,10 +59,10 @@ class NativeBackend:
         made = program(problem)
         check_room(made, problem, topology)
         diagnosed, probed = (of(problem, made.fields) for of in (StencilValues.of_diagnostics, StencilValues.of_probes))
-        for values in (diagnosed, probed):
-            if values is not None:
-                check_room(values.program, problem, topology)
-        return LoweredToNative(problem, made, diagnosed, probed)
+        lowered = LoweredToNative(problem, made, diagnosed, probed, StencilValues.of_streams(problem, made.fields))
+        for values in lowered.all_values:
+            check_room(values.program, problem, topology)
+        return lowered
 
     def unsuited(self, device: jax.Device) -> str:
         return "" if device.platform == "cpu" else f"native code is for processors, and this is a {device.platform}"
@@ -91,21 +91,25 @@ class LoweredToNative:
     """A problem prepared for native code, with its program; see `backend.Lowered`.
 
     ``diagnosed`` computes the values of diagnostics that apply stencils, and ``probed`` those of the expressions that receivers
-    record; None if XLA does, or there are none.
+    record; None if XLA does, or there are none. ``streamed`` compute those of streams.
     """
 
     problem: Problem
     program: Program
     diagnosed: StencilValues | None = None
     probed: StencilValues | None = None
+    streamed: Sequence[StencilValues] = ()
     halo_wraps: bool = False
     ghosts_apart: bool = True
 
+    @property
+    def all_values(self) -> list[StencilValues]:
+        return [each for each in (self.diagnosed, self.probed, *self.streamed) if each is not None]
+
     def begin(self) -> None:
         begun(self.program.text, self.program.driver)
-        for values in (self.diagnosed, self.probed):
-            if values:
-                values.begin()
+        for values in self.all_values:
+            values.begin()
         for trees in (self.problem.reduced(), self.problem.measured.values()):
             ValueProgram.of(self.program, self.problem, trees).begin()
 
@@ -291,10 +295,12 @@ class LoweredToNative:
 
         probes = compiled(self.probed, problem.probed.values())
         recorded_probes = probes if records and records_stencils[1] else None
+        streamed = [compiled(each, each.trees) for each in self.streamed]
 
         def cellwise(needs: Needs, trees: Sequence[Node]) -> Cellwise:
             """Return the function that computes the values of ``trees``."""
-            return probes.evaluate if probes and probes.trees == tuple(trees) else array.cellwise(needs, trees)
+            found = [each for each in (probes, *streamed) if each is not None and each.trees == tuple(trees)]
+            return found[0].evaluate if found else array.cellwise(needs, trees)
 
         def inside() -> Advance:
             """Return the same steps for use inside other compiled code.

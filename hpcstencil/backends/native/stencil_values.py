@@ -1,4 +1,4 @@
-"""The values of expressions with derivatives in all cells, computed by native code for diagnostics and probes.
+"""The values of expressions with derivatives in all cells, computed by native code for diagnostics, probes and streams.
 
 A program of their own computes them. It is that of a step which moves nothing in time: each expression gets a field, and the
 step replaces this field by the values that the expression has at the beginning of the step. So operators, boundary
@@ -18,6 +18,7 @@ from hpcstencil.backends.native.compiler import begun
 from hpcstencil.backends.native.passes import AXIS_OF
 from hpcstencil.backends.native.program import Program, program
 from hpcstencil.backends.native.value_program import evaluable, fields_read
+from hpcstencil.config.streams import expressions_key
 from hpcstencil.numerics.integrators import Method, Stage
 from hpcstencil.numerics.schedule import StepRange
 from hpcstencil.problem.problem import Problem
@@ -106,6 +107,18 @@ class StencilValues:
         if not all(set() < fields_read(tree) <= set(fields) for tree in trees):
             return None
         return cls.of(problem, trees, math.gcd(*(each.every for each in problem.receivers.values())))
+
+    @classmethod
+    def of_streams(cls, problem: Problem, fields: Sequence[str]) -> list[StencilValues]:
+        """Return a program for the expressions of each stream that native code can compute; see `of`."""
+        keys = map(expressions_key, problem.config.output.streams)
+        listed = [[*problem.derived.get(key, {}).values()] for key in keys]
+        made = [
+            cls.of(problem, list(dict.fromkeys(trees)), None)
+            for trees in listed
+            if all(set() < fields_read(tree) <= set(fields) for tree in trees)
+        ]
+        return [each for each in made if each is not None]
 
     @classmethod
     def of(cls, problem: Problem, trees: Sequence[Node], every: int | None) -> StencilValues | None:
