@@ -170,6 +170,19 @@ class Injection(Protocol):
         """
 
 
+class TimeSums(Protocol):
+    """Sums of fields over the steps of compiled calls, for time averages."""
+
+    def expect(self, first: int, weights: np.ndarray) -> None:
+        """Announce a compiled call of these float64 ``weights``, one for each of its steps; the call must follow at once.
+
+        The fields after each step, times its weight, are added to the sums. ``first`` is that of the call's `StepRange`.
+        """
+
+    def expect_nothing(self) -> None:
+        """Announce that the next compiled call adds nothing."""
+
+
 def never_known() -> bool:
     """Return False: the `Steps.stayed_finite` of backends that do not check the values they store."""
     return False
@@ -216,6 +229,10 @@ class Steps:
     injection
         Makes the object that adds values to single cells of `Problem.injected` while steps are taken, from the largest number
         of steps in a call. None if the backend cannot.
+    time_sums
+        ``time_sums(first, sums)`` returns what adds fields to ``sums``, float64 arrays by name, of cells of this process's
+        block from the local indices ``first`` on. The result is None if some fields are not computed in every step. None if
+        the backend cannot.
     """
 
     advance: Advance
@@ -232,6 +249,7 @@ class Steps:
     storing: Callable[[Mapping[int, Fields]], AbstractContextManager[None]] | None = None
     injection: Callable[[int], Injection] | None = None
     attempt_of_member: Callable[[], Attempt] | None = None
+    time_sums: Callable[[Sequence[int], Mapping[str, np.ndarray]], TimeSums | None] | None = None
 
 
 class Lowered(Protocol):

@@ -8,7 +8,8 @@ import h5py
 import jax
 import numpy as np
 import pytest
-import support  # noqa: F401  (sets jax up)
+from probed import ROWS, counted_calls, file_of, with_probes
+from support import problem_of
 
 from hpcstencil.checkpoint.paths import list_checkpoints
 from hpcstencil.config.reader import from_mapping
@@ -19,6 +20,7 @@ from hpcstencil.runtime.signals import Request
 from hpcstencil.simulation import run
 from hpcstencil.simulation.prepared import Decomposed
 from hpcstencil.simulation.restart import Options
+from hpcstencil.simulation.streams.output_streams import FurtherOutput
 from hpcstencil.simulation.streams.stream import Stream
 from hpcstencil.validation.errors import EnvironmentProblem, InputError, StoppedEarly
 from postprocess.plot import plot_field
@@ -179,6 +181,38 @@ def test_streams_change_no_steps(started):
     assert mean["step"].tolist() == [int(np.argmax(whole["time"] >= m * 0.1 - 1e-9)) for m in range(1, 6)]
     assert bits(mean["u"]) == bits(means(whole, whole["u"], mean["step"], fixed=0.0))
     assert_same(of(path, "mean"), of(path.with_name("rare.h5"), "mean"))
+
+
+@pytest.mark.parametrize("threads", (1, 3))
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
+def test_averages_within_calls_are_those_of_single_steps(tmp_path, monkeypatch, row, threads):
+    """Native code adds up fields after each step of a call."""
+    monkeypatch.setattr("hpcstencil.backends.native.backend.threads_for", lambda _: threads)
+    given = with_probes(row, probes={})
+    given["numerics"]["kernel"] = "native"
+    fields = [name for name in problem_of(**given).changing if name.isidentifier()]
+    half = given["grid"]["upper"][-1] / 2
+    streams = {
+        "all": {"every_steps": 7, "fields": fields},
+        "part": {
+            "every_steps": 9,
+            "fields": fields[-1:],
+            "stride": 2,
+            "region": {"x": [0.2, given["grid"]["upper"][0]]},
+        },
+        "plane": {"every_steps": 4, "fields": fields[:1], "region": {"xyz"[len(given["grid"]["shape"]) - 1]: half}},
+    }
+    given["output"] = {"streams": {name: {**each, "average": True} for name, each in streams.items()}}
+    calls = counted_calls(monkeypatch, FurtherOutput)
+    found = file_of(tmp_path / "within.h5", given)
+    assert max(calls) > 1
+    calls.clear()
+    monkeypatch.setattr("hpcstencil.backends.native.time_sums.time_sums_of", lambda *given: None)
+    single = file_of(tmp_path / "single.h5", given)
+    assert max(calls) == 1
+    for name in streams:
+        assert_same(of(found, name), of(single, name))
+        assert len(contents(of(found, name))["step"]) > 3
 
 
 def test_fields_on_faces_have_the_lower_faces_of_the_cells(started):

@@ -233,6 +233,7 @@ class LoweredToNative:
             in_calls,
             into_room,
         )
+        from hpcstencil.backends.native.time_sums import time_sums_of
         from hpcstencil.backends.xla.array_code import array_code
         from hpcstencil.distributed.cell_samples import CellSamples
         from hpcstencil.io.snapshot_buffers import Copies
@@ -337,6 +338,7 @@ class LoweredToNative:
             injection=(lambda most: NativeInjection(code.library, device_grid.topology, self.program.injections, most))
             if self.program.injections and plan.steps_per_exchange and one_at_a_time
             else None,
+            time_sums=partial(time_sums_of, code.library, self.program.fields) if records and not members else None,
             attempt_of_member=None
             if any(widths) or not plan.steps_per_exchange
             else lambda: attempt_in_a_call(replace(code, members=0), device_grid, widths, array.norm),

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from hpcstencil.backends.backend import TimeSums
 from hpcstencil.checkpoint.checkpoint import Part, holds, read_checkpoint
 from hpcstencil.config.paths import stream_paths
 from hpcstencil.config.streams import StreamConfig, expressions_key
@@ -20,7 +21,7 @@ from hpcstencil.io.file_read import inspect, open_for_reading
 from hpcstencil.io.hdf5_validation import json_attribute, numbers
 from hpcstencil.io.output_file import OutputFile
 from hpcstencil.io.snapshot_buffers import Copies
-from hpcstencil.numerics.schedule import ROUND, Clock, Schedule
+from hpcstencil.numerics.schedule import ROUND, Clock, Leap, Schedule
 from hpcstencil.problem.problem import Problem
 from hpcstencil.runtime.communicator import Communicator, from_rank_0
 from hpcstencil.runtime.progress import say
@@ -51,13 +52,15 @@ class FurtherOutput(Stream):
         self.description = described(problem, name, output.attributes, self.simulation.dtype)
         self.multiples = None if self.asked.every is None else Multiples(self.asked.every)
         self.average: TimeAverage | None = None
+        self.sums: TimeSums | None = None  # which compiled calls add to
+        self.weights = list[float]()  # of the steps of the last call
         self.now = 0.0  # when the last step ended that was averaged
         self.file: OutputFile | None = None
 
     # ---- when --------------------------------------------------------------------------------------------------------
 
     def steps_to_event(self, clock: Clock) -> int | None:
-        if self.asked.average:
+        if self.asked.average and self.sums is None:
             return 1
         if self.multiples is not None:
             return self.multiples.steps_to_next(self.schedule, clock)
@@ -68,7 +71,7 @@ class FurtherOutput(Stream):
         return None if self.multiples is None else self.multiples.time_of_next(self.schedule)
 
     def is_due(self, clock: Clock) -> bool:
-        return self.asked.average or self._is_record(clock)
+        return (self.asked.average and self.sums is None) or self._is_record(clock)
 
     def _is_record(self, clock: Clock) -> bool:
         """Return whether a record is due, or an average ends, at ``clock``."""
@@ -95,12 +98,19 @@ class FurtherOutput(Stream):
 
     def _average(self, goes_on: bool) -> TimeAverage:
         """Return averages that begin now, or, if the run ``goes_on`` from a checkpoint, continue those stored in it."""
-        fields, shape = list(self.description.fields), tuple(last - first for first, last in self.ranges)
-        average, checkpoint = TimeAverage(fields, shape), self.output.source.checkpoint
+        fields, made = list(self.description.fields), self.simulation.steps.time_sums
+        possible = made is not None and not self.asked.expressions and self.simulation.control is None
+        counts = [last - first for first, last in self.ranges]
+        stride = [step if possible else 1 for step in self.cells.stride]
+        shape = [max(0, (count - 1) * step + 1) for count, step in zip(counts, stride, strict=True)]
+        average, checkpoint = TimeAverage(fields, shape, stride), self.output.source.checkpoint
+        if made is not None and possible:
+            self.sums = made([chosen.start for chosen in self.own], average.whole)
         names, processes = {self._place(field): field for field in fields}, self.simulation.communicator
         if goes_on and checkpoint is not None and holds(checkpoint, list(names), processes):
             sums, scalars, _ = read_checkpoint(checkpoint, self.ranges, processes, list(names))
-            average.sums = {names[place]: sums[place] for place in names}
+            for place, field in names.items():
+                average.sums[field][...] = sums[place]
             average.duration = float(scalars[self._place("duration")])
         return average
 
@@ -129,7 +139,7 @@ class FurtherOutput(Stream):
         record = self._is_record(state.clock)
         with self.output.stopwatch.during("output"):
             values = self._values(state)
-            if self.average is not None:
+            if self.average is not None and self.sums is None:
                 self.average.add(values, self._step_size(state.clock.time))
             if record and self.average is not None:
                 dtype = self.simulation.dtype
@@ -138,6 +148,11 @@ class FurtherOutput(Stream):
             self._store(state.clock, values)
             if self.multiples is not None:
                 self.multiples.go_past(self.schedule, state.clock)
+
+    def before(self, state: State, leap: Leap) -> None:
+        if self.sums is not None:
+            self.weights = [self._step_size(leap.time_of(step)) for step in leap.multiples(1)]
+            self.sums.expect(int(leap.steps.first), np.array(self.weights))
 
     def _step_size(self, time: float) -> float:
         """Return the size of the step that ends at ``time``; a fixed step has its exact size, without rounding of times."""
@@ -163,7 +178,8 @@ class FurtherOutput(Stream):
         if self.average is None:
             return {}, {}
         arrays = {
-            self._place(name): Part(sums, self.ranges, self.cells.shape) for name, sums in self.average.sums.items()
+            self._place(name): Part(np.ascontiguousarray(sums), self.ranges, self.cells.shape)
+            for name, sums in self.average.sums.items()
         }
         return arrays, {self._place("duration"): self.average.duration}
 
@@ -174,6 +190,11 @@ class FurtherOutput(Stream):
                 self.file.wait()
 
     def poll(self) -> None:
+        if self.sums is not None and self.average is not None:
+            self.sums.expect_nothing()
+            for dt in self.weights:
+                self.average.duration += dt
+            self.weights = []
         with self.output.stopwatch.during("waiting for the disk"):
             if self.file is not None:
                 self.file.poll()

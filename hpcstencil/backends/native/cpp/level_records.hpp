@@ -4,6 +4,7 @@
 #include "field_records.hpp"
 #include "state_records.hpp"
 #include "stencil_records.hpp"
+#include "time_sums.hpp"
 
 // Whether any step of a call begins with expressions of the state before it, and whether this step of its clock does.
 static bool evaluates(const Call& call) { return call.records && (stencil_records[0] || stencil_records[1]); }
@@ -38,7 +39,8 @@ static long hash_of_inputs(const Call& call) {
 
 static bool needs_whole_steps(const Call& call) {
     if (!call.records) return false;
-    return samples_need_whole_steps || records_need_whole_steps || states_need_whole_steps || evaluates(call);
+    return samples_need_whole_steps || records_need_whole_steps || states_need_whole_steps || time_sums_need_whole_steps
+           || evaluates(call);
 }
 // Whether the state after a step of the call's clock is recorded, and must be stored for that. This step is then not
 // joined to the next one.
@@ -47,6 +49,7 @@ static bool is_whole(const Call& call, long step) {
     return (samples_need_whole_steps && cell_samples->number(step) >= 0)
            || (records_need_whole_steps && field_records->number(step) >= 0)
            || (states_need_whole_steps && state_records->record(step))
+           || (time_sums_need_whole_steps && adds_over_time(step))
            || evaluates(call, step);
 }
 
@@ -54,11 +57,15 @@ struct LevelRecords {
     LevelCells cells;
     LevelSums sums;
     LevelStates states;
+    LevelTimeSums over_time;
 
     void find(const Call& call, long step, const Pass& pass) {
-        if (call.records) cells.find(call, step, pass), sums.find(call, step, pass), states.find(step, pass);
+        if (!call.records) return;
+        cells.find(call, step, pass), sums.find(call, step, pass), states.find(step, pass), over_time.find(step, pass);
     }
-    bool empty() const { return cells.entries.empty() && sums.entries.empty() && states.entries.empty(); }
+    bool empty() const {
+        return cells.entries.empty() && sums.entries.empty() && states.entries.empty() && over_time.entries.empty();
+    }
 
     // Records what the pass has just computed, planes i .. i + at_once - 1 in ``out``; ``from`` and ``end`` bound the
     // cells wanted. read(array, n) is plane n of an array that the pass reads.
@@ -68,5 +75,6 @@ struct LevelRecords {
         cells.put(call, pass, i, out, from, end);
         sums.add(call, pass, i, out, read, from, end);
         states.put(call, layers, pass, i, out, from, end, non_temporal);
+        over_time.add(call, pass, i, out, from, end);
     }
 };

@@ -1,0 +1,51 @@
+"""Measure what streams add to a run: averages over time, and expressions.
+
+The runs with and without streams are interleaved. The time includes that of writing the records.
+
+.venv/bin/python benchmarks/streams.py [rounds]
+"""
+
+from __future__ import annotations
+
+import datetime
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+
+from common import HEAT, machine, software, stepping_seconds, summary_of
+
+KERNEL = 'kernel = "native"\nprecision = "float32"'
+PROBLEMS = {
+    "heat, 256³": HEAT.format(n=256, steps=400).replace('kernel = "shift"', KERNEL),
+    "Gray-Scott, 2048²": """
+grid.shape = [2048, 2048]
+equation.name = "gray_scott"
+initial.u = "1 - 0.5*exp(-((x - 1000)**2 + (y - 1000)**2)/200)"
+initial.v = "0.25*exp(-((x - 1000)**2 + (y - 1000)**2)/200)"
+numerics = { integrator = "euler", kernel = "native" }
+time = { dt = 0.5, end = 200.0 }
+""",
+}
+STREAMS = {
+    "mean of u over 100 steps": 'every_steps = 100\naverage = true\nfields = ["u"]',
+    "mean of u*u over 100 steps": 'every_steps = 100\naverage = true\nexpressions = { square = "u*u" }',
+    "u every 50 steps": 'every_steps = 50\nfields = ["u"]',
+    "laplacian(u) every 50 steps": 'every_steps = 50\nexpressions = { curvature = "laplacian(u)" }',
+}
+
+
+def main(rounds: int = 3) -> None:
+    print(f"{machine()}; {software()}; {datetime.date.today()}. Medians of {rounds} round(s), float32.\n")
+    print(f"| problem | without, s | {' | '.join(STREAMS)} |\n|{'---|' * (2 + len(STREAMS))}")
+    for problem, text in PROBLEMS.items():
+        inputs = [text, *(f"{text}\n[output.streams.part]\n{stream}\n" for stream in STREAMS.values())]
+        with tempfile.TemporaryDirectory() as folder:
+            found = [[stepping_seconds(summary_of(each, Path(folder))) for each in inputs] for _ in range(rounds)]
+        without = statistics.median(row[0] for row in found)
+        factors = [statistics.median(row[n] / row[0] for row in found) for n in range(1, len(inputs))]
+        print(f"| {problem} | {without:.2f} | {' | '.join(f'{factor:.1f} x' for factor in factors)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))

@@ -1,0 +1,82 @@
+// Sums over time of fields, Σ weight·value after each step of a call, for time averages.
+#pragma once
+#include "recorded_steps.hpp"
+
+// A field in cells ``from`` .. ``to`` - 1 of the block, per axis, and its sums there.
+struct TimeSum {
+    int64_t field, from[AXES], to[AXES];
+    double* sums;
+};
+// To each of ``count`` sums record n is added with the weight weights[n].
+struct TimeSums : RecordedSteps {
+    int64_t count;
+    const TimeSum* sum;
+    const double* weights;
+};
+
+static std::vector<TimeSums*> time_sums;  // of several averages
+static bool time_sums_need_whole_steps = false;
+
+static void find_lost_fields() {
+    time_sums_need_whole_steps = is_lost_between_steps([](int f) {
+        for (const TimeSums* each : time_sums)
+            for (int64_t n = 0; n < each->count; n++)
+                if (each->sum[n].field == f) return true;
+        return false;
+    });
+}
+// Later calls do not add there any more.
+extern "C" void drop_time_sums(TimeSums* sums) {
+    for (size_t n = time_sums.size(); n-- > 0;)
+        if (time_sums[n] == sums) time_sums.erase(time_sums.begin() + n);
+    find_lost_fields();
+}
+// Later calls also add there.
+extern "C" void add_time_sums(TimeSums* sums) {
+    drop_time_sums(sums);
+    time_sums.push_back(sums);
+    find_lost_fields();
+}
+static bool adds_over_time(long step) {
+    for (const TimeSums* each : time_sums)
+        if (each->number(step) >= 0) return true;
+    return false;
+}
+
+// The sums to which a level adds the fields that it makes.
+struct LevelTimeSums {
+    struct Entry {
+        int output;
+        const TimeSum* to;
+        double weight;
+    };
+    std::vector<Entry> entries;
+
+    void find(long step, const Pass& pass) {
+        for (const TimeSums* each : time_sums)
+            each_field_made(pass, [&](int o, int f, int later) {
+                const long record = each->number(step + later + 1);
+                for (int64_t n = 0; n < each->count && record >= 0; n++)
+                    if (each->sum[n].field == f) entries.push_back({o, each->sum + n, each->weights[record]});
+            });
+    }
+
+    // Adds what the pass has just computed, see `LevelRecords`.
+    void add(const Call& call, const Pass& pass, long i, const Rows* out, const long from[AXES],
+             const long end[AXES]) const {
+        for (const Entry& each : entries) {
+            const TimeSum& to = *each.to;
+            const long j0 = max(from[1], to.from[1]), j1 = min(end[1], to.to[1]), x0 = max(from[2], to.from[2]),
+                       x1 = min(end[2], to.to[2]), rows = to.to[1] - to.from[1], width = to.to[2] - to.from[2];
+            each_plane_made(pass, each.output, i, out, from[0], end[0], [&](long n, const Rows& made) {
+                const long plane = home(call, n);
+                if (plane < to.from[0] || plane >= to.to[0]) return;
+                for (long j = j0; j < j1; j++) {
+                    double* sums = to.sums + ((plane - to.from[0]) * rows + j - to.from[1]) * width - to.from[2];
+                    const real* cells = made.p + j * made.pitch;
+                    for (long x = x0; x < x1; x++) sums[x] += each.weight * double(cells[x]);
+                }
+            });
+        }
+    }
+};
