@@ -171,12 +171,17 @@ class Injection(Protocol):
 
 
 class TimeSums(Protocol):
-    """Sums of fields over the steps of compiled calls, for time averages."""
+    """Sums of fields or expressions over the steps of compiled calls, for time averages."""
 
-    def expect(self, first: int, weights: np.ndarray) -> None:
-        """Announce a compiled call of these float64 ``weights``, one for each of its steps; the call must follow at once.
+    @property
+    def with_last(self) -> bool:
+        """Whether the values after the last step of a call are added too."""
 
-        The fields after each step, times its weight, are added to the sums. ``first`` is that of the call's `StepRange`.
+    def expect(self, first: int, times: Sequence[float], weights: np.ndarray) -> None:
+        """Announce a compiled call; it must follow at once. ``times`` are those after each of its steps.
+
+        The values after each step, times its weight in the float64 ``weights``, are added to the sums. ``first`` is that of the
+        call's `StepRange`.
         """
 
     def expect_nothing(self) -> None:
@@ -230,9 +235,9 @@ class Steps:
         Makes the object that adds values to single cells of `Problem.injected` while steps are taken, from the largest number
         of steps in a call. None if the backend cannot.
     time_sums
-        ``time_sums(first, sums)`` returns what adds fields to ``sums``, float64 arrays by name, of cells of this process's
-        block from the local indices ``first`` on. The result is None if some fields are not computed in every step. None if
-        the backend cannot.
+        ``time_sums(first, sums, trees)`` returns what adds fields to ``sums``, float64 arrays by name, of cells of this
+        process's block from the local indices ``first`` on; or the values of ``trees``, if there are any, in this order. The
+        result is None for fields and trees that compiled calls cannot add. None if the backend cannot.
     """
 
     advance: Advance
@@ -249,7 +254,7 @@ class Steps:
     storing: Callable[[Mapping[int, Fields]], AbstractContextManager[None]] | None = None
     injection: Callable[[int], Injection] | None = None
     attempt_of_member: Callable[[], Attempt] | None = None
-    time_sums: Callable[[Sequence[int], Mapping[str, np.ndarray]], TimeSums | None] | None = None
+    time_sums: Callable[[Sequence[int], Mapping[str, np.ndarray], Sequence[Node]], TimeSums | None] | None = None
 
 
 class Lowered(Protocol):

@@ -186,12 +186,13 @@ def test_streams_change_no_steps(started):
 @pytest.mark.parametrize("threads", (1, 3))
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
 def test_averages_within_calls_are_those_of_single_steps(tmp_path, monkeypatch, row, threads):
-    """Native code adds up fields after each step of a call."""
-    monkeypatch.setattr("hpcstencil.backends.native.backend.threads_for", lambda _: threads)
+    """Native code adds up fields and expressions after each step of a call."""
+    for module in ("backend", "stencil_values"):
+        monkeypatch.setattr(f"hpcstencil.backends.native.{module}.threads_for", lambda _: threads)
     given = with_probes(row, probes={})
     given["numerics"]["kernel"] = "native"
     fields = [name for name in problem_of(**given).changing if name.isidentifier()]
-    half = given["grid"]["upper"][-1] / 2
+    half, last = given["grid"]["upper"][-1] / 2, "xyz"[len(given["grid"]["shape"]) - 1]
     streams = {
         "all": {"every_steps": 7, "fields": fields},
         "part": {
@@ -200,7 +201,13 @@ def test_averages_within_calls_are_those_of_single_steps(tmp_path, monkeypatch, 
             "stride": 2,
             "region": {"x": [0.2, given["grid"]["upper"][0]]},
         },
-        "plane": {"every_steps": 4, "fields": fields[:1], "region": {"xyz"[len(given["grid"]["shape"]) - 1]: half}},
+        "plane": {"every_steps": 4, "fields": fields[:1], "region": {last: half}},
+        "squares": {"every_steps": 6, "expressions": {name: f"{name}**2" for name in fields}, "stride": 3},
+        "slope": {
+            "every_steps": 8,
+            "expressions": {"w": f"(x + t)*d{last}({fields[0]})"},
+            "region": {last: [0.1, half]},
+        },
     }
     given["output"] = {"streams": {name: {**each, "average": True} for name, each in streams.items()}}
     calls = counted_calls(monkeypatch, FurtherOutput)

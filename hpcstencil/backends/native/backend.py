@@ -21,7 +21,13 @@ from hpcstencil.backends.native.cost_model import (
     steps_between_exchanges,
 )
 from hpcstencil.backends.native.program import Program, program
-from hpcstencil.backends.native.stencil_values import CompiledValues, StencilValues, more_reach
+from hpcstencil.backends.native.stencil_values import (
+    EVALUATORS,
+    FIRST_OVER_TIME,
+    CompiledValues,
+    StencilValues,
+    more_reach,
+)
 from hpcstencil.backends.native.value_program import ValueProgram, ValueTree
 from hpcstencil.numerics.grid import AXES
 from hpcstencil.numerics.topology import Topology
@@ -157,26 +163,24 @@ class LoweredToNative:
         return more_reach(recorded, library, self.program.fields, ndim, every) if any(recorded) else None
 
     def _recorded(self, library: ctypes.CDLL, ndim: int) -> list[StencilValues | None]:
-        """Return the stencil values that steps record, of diagnostics and of probes; None for those that they do not."""
-        fields = self.program.fields
+        """Return the stencil values that steps record, by the number of their evaluator; None for those that they do not."""
+        fields, averaged = self.program.fields, [each for each in self.streamed if each.every is not None]
         return [
             each if each is not None and each.recorded(library, fields, ndim) else None
-            for each in (self.diagnosed, self.probed)
+            for each in (self.diagnosed, self.probed, *averaged)[:EVALUATORS]
         ]
 
-    def _records_stencils(self, library: ctypes.CDLL, plan: Plan, widths: Sequence[int]) -> list[bool]:
-        """Return whether steps record the stencil values of diagnostics, and of probes; not if these would have to read beyond
-        halos of these ``widths``."""
+    def _records_stencils(self, library: ctypes.CDLL, plan: Plan, widths: Sequence[int]) -> list[StencilValues | None]:
+        """Return what `_recorded` does; none if these would have to read beyond halos of these ``widths``."""
         ndim, every = plan.topology.ndim, plan.steps_per_exchange
-        recorded = [each is not None for each in self._recorded(library, ndim)]
+        recorded = self._recorded(library, ndim)
+        none: list[StencilValues | None] = [None for _ in recorded]
         more = self._more_reach(library, ndim, every) if every else None
         if more is None:
-            return [False, False]
-        if not any(widths):
-            return recorded
-        own = reach_in(library, ndim, every)
+            return none
+        own = reach_in(library, ndim, every) if any(widths) else more
         fit = all(w == 0 or n + m <= w for n, m, w in zip(own, more, widths, strict=True))
-        return [fit and each for each in recorded]
+        return recorded if fit else none
 
     def cells_held(self, plan: Plan) -> tuple[int, int]:
         """Return (values held between steps, values held while stepping) on each device; see `backend.Lowered`.
@@ -248,7 +252,7 @@ class LoweredToNative:
             require_same_code(code.number, communicator)
         widths = device_grid.widths_of(plan.reach)
         alone = bool(blocks) or not any(widths)
-        records_stencils = self._records_stencils(code.library, plan, widths)
+        recorded = self._records_stencils(code.library, plan, widths)
         measures_fields_only = all(isinstance(tree, Field) for tree in problem.measured.values())
 
         def attempt() -> Attempt:
@@ -291,12 +295,17 @@ class LoweredToNative:
                 if communicator.any(not values):
                     values = {}
             given = code.library, self.program.fields, trees, one_call and not members, records, made, values
-            reducer = ByNative(device_grid, *given, compiled(self.diagnosed, trees), records_stencils[0], members)
+            reducer = ByNative(device_grid, *given, compiled(self.diagnosed, trees), recorded[0] is not None, members)
             return array.reductions(needs, trees, reducer if problem.has_common_steps or not members else None)
 
         probes = compiled(self.probed, problem.probed.values())
-        recorded_probes = probes if records and records_stencils[1] else None
+        recorded_probes = probes if records and recorded[1] else None
         streamed = [compiled(each, each.trees) for each in self.streamed]
+        averaged = {
+            each.trees: (FIRST_OVER_TIME + recorded[FIRST_OVER_TIME:].index(values), each)
+            for values, each in zip(self.streamed, streamed, strict=True)
+            if each is not None and values in recorded[FIRST_OVER_TIME:]
+        }
 
         def cellwise(needs: Needs, trees: Sequence[Node]) -> Cellwise:
             """Return the function that computes the values of ``trees``."""
@@ -338,7 +347,9 @@ class LoweredToNative:
             injection=(lambda most: NativeInjection(code.library, device_grid.topology, self.program.injections, most))
             if self.program.injections and plan.steps_per_exchange and one_at_a_time
             else None,
-            time_sums=partial(time_sums_of, code.library, self.program.fields) if records and not members else None,
+            time_sums=partial(time_sums_of, code.library, self.program.fields, averaged)
+            if records and not members
+            else None,
             attempt_of_member=None
             if any(widths) or not plan.steps_per_exchange
             else lambda: attempt_in_a_call(replace(code, members=0), device_grid, widths, array.norm),

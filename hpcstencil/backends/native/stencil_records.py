@@ -15,7 +15,7 @@ from hpcstencil.backends.native.cell_samples import WIDEST, NativeSamples
 from hpcstencil.backends.native.field_records import NativeRecords, SumRecords
 from hpcstencil.backends.native.program import Program
 from hpcstencil.backends.native.recorded_steps import RecordedSteps
-from hpcstencil.backends.native.stencil_values import CompiledValues, Inputs, field_of, inputs_of
+from hpcstencil.backends.native.stencil_values import OF_CELLS, OF_SUMS, CompiledValues, Inputs, field_of, inputs_of
 from hpcstencil.distributed.cell_samples import Cells, CellSamples
 from hpcstencil.distributed.device_blocks import Devices
 from hpcstencil.runtime.communicator import Communicator
@@ -42,6 +42,7 @@ class Records(RecordedSteps):
         ("sums", ctypes.c_void_p),
         ("values", ctypes.c_int64),
         ("cells", ctypes.c_void_p),
+        ("over_time", ctypes.c_void_p),
         ("evaluator", ctypes.c_void_p),
         ("inputs", Inputs),
         ("value", ctypes.c_void_p),
@@ -66,7 +67,8 @@ class Evaluation:
         self.times = times
 
     def records(self, **sink: int) -> Records:
-        """Return the struct, which points to this object's memory. ``sink`` are its entries sums and values, or cells."""
+        """Return the struct, which points to this object's memory. ``sink`` are its entries sums and values, cells, or
+        over_time."""
         return Records(
             records=len(self.times),
             evaluator=ctypes.addressof(self.evaluator),
@@ -107,10 +109,10 @@ class StencilRecords(SumRecords):
     def expect(self, every: int, first: int, origin: int, times: Sequence[float]) -> None:
         self.clear(times)
         self.records.every, self.records.first, self.records.origin = every, first, origin
-        self.library.set_stencil_sums(ctypes.byref(self.records))
+        self.library.set_stencil_records(ctypes.c_int64(OF_SUMS), ctypes.byref(self.records))
 
     def expect_nothing(self) -> None:
-        self.library.set_stencil_sums(None)
+        self.library.set_stencil_records(ctypes.c_int64(OF_SUMS), None)
 
 
 class ExpressionSamples(NativeSamples):
@@ -148,11 +150,11 @@ class ExpressionSamples(NativeSamples):
         super().expect(every, first, origin, times)
         self.evaluation.times[[*times]] = [*times.values()]
         self.records.every, self.records.first, self.records.origin = every, first, origin
-        self.library.set_stencil_cells(ctypes.byref(self.records))
+        self.library.set_stencil_records(ctypes.c_int64(OF_CELLS), ctypes.byref(self.records))
 
     def expect_nothing(self) -> None:
         super().expect_nothing()
-        self.library.set_stencil_cells(None)
+        self.library.set_stencil_records(ctypes.c_int64(OF_CELLS), None)
 
 
 def recorder_of_cells(

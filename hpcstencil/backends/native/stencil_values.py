@@ -36,6 +36,8 @@ REPLACED = Method((Stage(values=(), slopes=((0, 1.0),)),), order=1)  # new u = d
 ONE = 1.0  # its dt
 # The most steps between two rows for which steps that load more are faster than calls that end there (measured by hand).
 FREQUENT = 25
+EVALUATORS = 6  # as in pipeline.hpp: of sums over the grid, of cells, and the rest of sums over time
+OF_SUMS, OF_CELLS, FIRST_OVER_TIME = range(3)
 
 
 def field_of(number: int) -> str:
@@ -111,13 +113,11 @@ class StencilValues:
     @classmethod
     def of_streams(cls, problem: Problem, fields: Sequence[str]) -> list[StencilValues]:
         """Return a program for the expressions of each stream that native code can compute; see `of`."""
-        keys = map(expressions_key, problem.config.output.streams)
-        listed = [[*problem.derived.get(key, {}).values()] for key in keys]
-        made = [
-            cls.of(problem, list(dict.fromkeys(trees)), None)
-            for trees in listed
-            if all(set() < fields_read(tree) <= set(fields) for tree in trees)
-        ]
+        made = []
+        for name, stream in problem.config.output.streams.items():
+            trees = list(dict.fromkeys(problem.derived.get(expressions_key(name), {}).values()))
+            if all(set() < fields_read(tree) <= set(fields) for tree in trees):
+                made.append(cls.of(problem, trees, 1 if stream.average else None))
         return [each for each in made if each is not None]
 
     @classmethod
@@ -144,7 +144,7 @@ class StencilValues:
             return False
         if not library.can_record_stencils(ctypes.byref(inputs_of(self.program, fields))):
             return False
-        return self.every <= FREQUENT or not any(more_reach([self, None], library, fields, ndim, 1))
+        return self.every <= FREQUENT or not any(more_reach([self], library, fields, ndim, 1))
 
     def begin(self) -> None:
         """Start compiling in a thread."""
@@ -188,10 +188,11 @@ def more_reach(
 ) -> tuple[int, ...]:
     """Return how many cells further beyond a block ``steps`` steps load, per axis of the grid, if they record some values.
 
-    ``recorded`` are those of diagnostics and of probes. ``library`` is the program that takes the steps, with these
+    ``recorded`` are those of the first evaluators, by number. ``library`` is the program that takes the steps, with these
     ``fields``, or its cost model.
     """
-    inputs = [inputs_of(each.program, fields) if each else None for each in recorded]
+    others = [None] * (EVALUATORS - len(recorded))
+    inputs = [inputs_of(each.program, fields) if each else None for each in (*recorded, *others)]
     addresses = [ctypes.addressof(each) if each else None for each in inputs]
     found = (ctypes.c_int64 * 3)()
     library.more_reach((ctypes.c_void_p * len(inputs))(*addresses), ctypes.c_int64(steps), found)

@@ -1,4 +1,7 @@
-"""Native code's sums of fields over the steps of a call, for time averages. The C++ side is time_sums.hpp."""
+"""Native code's sums of fields and of expressions over the steps of a call, for time averages.
+
+The C++ side is time_sums.hpp, and for expressions stencil_records.hpp.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,9 @@ import numpy as np
 from hpcstencil.backends.native.field_records import recordable
 from hpcstencil.backends.native.passes import AXIS_OF
 from hpcstencil.backends.native.recorded_steps import RecordedSteps
+from hpcstencil.backends.native.stencil_records import Evaluation
+from hpcstencil.backends.native.stencil_values import CompiledValues
+from hpcstencil.symbolic.expressions import Node
 
 
 class TimeSum(ctypes.Structure):
@@ -31,34 +37,84 @@ class Struct(RecordedSteps):
 
 
 class NativeTimeSums:
-    """Sums over time that the program in ``library``, with these ``fields``, adds up; see `backend.TimeSums`."""
+    """Sums over time that the program in ``library`` adds up; see `backend.TimeSums`.
+
+    ``names`` are those of all its fields, in order.
+    """
+
+    with_last = True
 
     def __init__(
-        self, library: ctypes.CDLL, fields: Sequence[str], first: Sequence[int], sums: Mapping[str, np.ndarray]
+        self, library: ctypes.CDLL, names: Sequence[str], first: Sequence[int], sums: Mapping[str, np.ndarray]
     ) -> None:
         self.library, self.sums = library, sums
         self.each = (TimeSum * len(sums))()
         for entry, (name, array) in zip(self.each, sums.items(), strict=True):
-            entry.field, entry.sums = fields.index(name), array.ctypes.data
+            entry.field, entry.sums = names.index(name), array.ctypes.data
             entry.to[:] = [1, 1, 1]
             for axis, start, count in zip(AXIS_OF[array.ndim], first, array.shape, strict=True):
                 entry.from_[axis], entry.to[axis] = start, start + count
         self.struct = Struct(every=1, count=len(sums), sum=ctypes.addressof(self.each))
         weakref.finalize(self, library.drop_time_sums, ctypes.c_void_p(ctypes.addressof(self.struct)))
 
-    def expect(self, first: int, weights: np.ndarray) -> None:
+    def expect(self, first: int, times: Sequence[float], weights: np.ndarray) -> None:
         self.weights = np.ascontiguousarray(weights, np.float64)
         self.struct.first, self.struct.records, self.struct.weights = first + 1, len(weights), self.weights.ctypes.data
-        self.library.add_time_sums(ctypes.byref(self.struct))
+        self.set(True)
 
     def expect_nothing(self) -> None:
-        self.library.drop_time_sums(ctypes.byref(self.struct))
+        self.set(False)
+
+    def set(self, wanted: bool) -> None:
+        """Make later calls add up the sums, or not."""
+        (self.library.add_time_sums if wanted else self.library.drop_time_sums)(ctypes.byref(self.struct))
+
+
+class ExpressionTimeSums(NativeTimeSums):
+    """Sums over time of the trees of ``values``, by the evaluator with this number, except after the last step of a call.
+
+    ``fields`` are those of the program in ``library``, and the ``sums`` are in the order of the trees.
+    """
+
+    with_last = False
+
+    def __init__(
+        self,
+        library: ctypes.CDLL,
+        fields: Sequence[str],
+        evaluator: int,
+        values: CompiledValues,
+        first: Sequence[int],
+        sums: Mapping[str, np.ndarray],
+    ) -> None:
+        super().__init__(library, list(sums), first, sums)
+        self.number, self.fields, self.values = ctypes.c_int64(evaluator), fields, values
+
+    def expect(self, first: int, times: Sequence[float], weights: np.ndarray) -> None:
+        self.evaluation = Evaluation(self.fields, self.values, np.array(times))
+        self.records = self.evaluation.records(over_time=ctypes.addressof(self.struct))
+        self.records.every, self.records.first = 1, first + 1
+        super().expect(first, times, weights)
+
+    def set(self, wanted: bool) -> None:
+        self.library.set_stencil_records(self.number, ctypes.byref(self.records) if wanted else None)
 
 
 def time_sums_of(
-    library: ctypes.CDLL, fields: Sequence[str], first: Sequence[int], sums: Mapping[str, np.ndarray]
+    library: ctypes.CDLL,
+    fields: Sequence[str],
+    averaged: Mapping[tuple[Node, ...], tuple[int, CompiledValues]],
+    first: Sequence[int],
+    sums: Mapping[str, np.ndarray],
+    trees: Sequence[Node],
 ) -> NativeTimeSums | None:
-    """Return the sums over time with the arguments of `Steps.time_sums`; None if the program does not compute these fields."""
+    """Return the sums over time with the arguments of `Steps.time_sums`; None if the program cannot make them.
+
+    ``averaged`` are the values that it can record, with the numbers of their evaluators.
+    """
+    if trees:
+        found = averaged.get(tuple(trees))
+        return None if found is None else ExpressionTimeSums(library, fields, *found, first, sums)
     if not recordable(library, fields, [*sums], everywhere=True):
         return None
     return NativeTimeSums(library, fields, first, sums)

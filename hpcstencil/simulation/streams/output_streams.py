@@ -71,7 +71,8 @@ class FurtherOutput(Stream):
         return None if self.multiples is None else self.multiples.time_of_next(self.schedule)
 
     def is_due(self, clock: Clock) -> bool:
-        return (self.asked.average and self.sums is None) or self._is_record(clock)
+        after_each_call = self.asked.average and not (self.sums is not None and self.sums.with_last)
+        return after_each_call or self._is_record(clock)
 
     def _is_record(self, clock: Clock) -> bool:
         """Return whether a record is due, or an average ends, at ``clock``."""
@@ -99,13 +100,14 @@ class FurtherOutput(Stream):
     def _average(self, goes_on: bool) -> TimeAverage:
         """Return averages that begin now, or, if the run ``goes_on`` from a checkpoint, continue those stored in it."""
         fields, made = list(self.description.fields), self.simulation.steps.time_sums
-        possible = made is not None and not self.asked.expressions and self.simulation.control is None
+        trees = [*self.simulation.problem.derived.get(expressions_key(self.name), {}).values()]
+        possible = made is not None and self.simulation.control is None
         counts = [last - first for first, last in self.ranges]
         stride = [step if possible else 1 for step in self.cells.stride]
         shape = [max(0, (count - 1) * step + 1) for count, step in zip(counts, stride, strict=True)]
         average, checkpoint = TimeAverage(fields, shape, stride), self.output.source.checkpoint
         if made is not None and possible:
-            self.sums = made([chosen.start for chosen in self.own], average.whole)
+            self.sums = made([chosen.start for chosen in self.own], average.whole, trees)
         names, processes = {self._place(field): field for field in fields}, self.simulation.communicator
         if goes_on and checkpoint is not None and holds(checkpoint, list(names), processes):
             sums, scalars, _ = read_checkpoint(checkpoint, self.ranges, processes, list(names))
@@ -141,6 +143,8 @@ class FurtherOutput(Stream):
             values = self._values(state)
             if self.average is not None and self.sums is None:
                 self.average.add(values, self._step_size(state.clock.time))
+            elif self.average is not None and self.sums is not None and not self.sums.with_last:
+                self.average.add(values, self.weights[-1])
             if record and self.average is not None:
                 dtype = self.simulation.dtype
                 values = {name: mean.astype(dtype) for name, mean in self.average.take().items()}
@@ -151,8 +155,9 @@ class FurtherOutput(Stream):
 
     def before(self, state: State, leap: Leap) -> None:
         if self.sums is not None:
-            self.weights = [self._step_size(leap.time_of(step)) for step in leap.multiples(1)]
-            self.sums.expect(int(leap.steps.first), np.array(self.weights))
+            times = [leap.time_of(step) for step in leap.multiples(1)]
+            self.weights = [self._step_size(time) for time in times]
+            self.sums.expect(int(leap.steps.first), times, np.array(self.weights))
 
     def _step_size(self, time: float) -> float:
         """Return the size of the step that ends at ``time``; a fixed step has its exact size, without rounding of times."""
@@ -192,9 +197,8 @@ class FurtherOutput(Stream):
     def poll(self) -> None:
         if self.sums is not None and self.average is not None:
             self.sums.expect_nothing()
-            for dt in self.weights:
+            for dt in self.weights if self.sums.with_last else self.weights[:-1]:
                 self.average.duration += dt
-            self.weights = []
         with self.output.stopwatch.during("waiting for the disk"):
             if self.file is not None:
                 self.file.poll()

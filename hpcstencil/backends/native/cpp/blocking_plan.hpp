@@ -77,7 +77,7 @@ struct Plan {
 
     void lay_out(long steps_, long sweeps_) {
         steps = steps_, sweeps = sweeps_;
-        std::vector<std::array<long, 6>> kinds;
+        std::vector<std::array<long, 4 + EVALUATORS>> kinds;
         for (long k = 0; k < sweeps; k++) {
             const long count = steps / sweeps + (k < steps % sweeps), first = first_step(k);
             const Evaluations evaluations = evaluations_of(call, first, count);
@@ -85,8 +85,8 @@ struct Plan {
             for (long t = 0; t < count; t++) apart |= long(is_whole(call, first + t + 1)) << t;
             const bool begun = joins_sweeps && k && !is_whole(call, first),
                        next = joins_sweeps && k + 1 < sweeps && !is_whole(call, first + count);
-            const std::array<long, 6> mine = {
-                count, begun, next, apart, evaluations.of[0].steps, evaluations.of[1].steps};
+            std::array<long, 4 + EVALUATORS> mine = {count, begun, next, apart};
+            for (int e = 0; e < EVALUATORS; e++) mine[4 + e] = evaluations.of[e].steps;
             kind.push_back(std::find(kinds.begin(), kinds.end(), mine) - kinds.begin());
             if (kind[k] < (long)kinds.size()) continue;
             kinds.push_back(mine), pipelines.emplace_back();

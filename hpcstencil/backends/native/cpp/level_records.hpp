@@ -4,10 +4,13 @@
 #include "field_records.hpp"
 #include "state_records.hpp"
 #include "stencil_records.hpp"
-#include "time_sums.hpp"
 
 // Whether any step of a call begins with expressions of the state before it, and whether this step of its clock does.
-static bool evaluates(const Call& call) { return call.records && (stencil_records[0] || stencil_records[1]); }
+static bool evaluates(const Call& call) {
+    for (const StencilRecords* each : stencil_records)
+        if (call.records && each) return true;
+    return false;
+}
 static bool evaluates(const Call& call, long step) {
     for (const StencilRecords* each : stencil_records)
         if (call.records && each && each->number(step) >= 0) return true;

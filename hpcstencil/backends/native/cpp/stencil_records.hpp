@@ -1,5 +1,5 @@
-// Expressions with stencils, recorded after given steps while many steps are taken at once: their extrema and sums, or
-// single cells of them.
+// Expressions with stencils, recorded after given steps while many steps are taken at once: their extrema and sums over
+// the grid, single cells of them, or their sums over time.
 //
 // Another program, the evaluator, has the pass that computes their values (native/stencil_values.py). A level with the
 // first pass of a step calls it for the state before the step: because of `Level::evaluated` the pipeline keeps the
@@ -8,20 +8,22 @@
 #include "cell_samples.hpp"
 #include "evaluator.hpp"
 #include "field_sums.hpp"
+#include "time_sums.hpp"
 
-// Either record n has ``values`` sums, from ``sums`` + n ``values`` on, or ``cells`` are recorded, whose fields are the
-// values by number.
+// Either record n has ``values`` sums, from ``sums`` + n ``values`` on, or ``cells`` are recorded, or values are summed
+// ``over_time``. The fields of the latter two are the values by number.
 struct StencilRecords : RecordedSteps {
     FieldSum* sums;
     int64_t values;
     const CellSamples* cells;
+    const TimeSums* over_time;
     const Evaluator* evaluator;
     Inputs inputs;         // those of the evaluator's pass, as arrays of this program
     const int64_t* value;  // the number of the value that each field of the evaluator holds
     const double *constants, *times;  // of the evaluator, and of the records
 };
 
-static StencilRecords* stencil_records[EVALUATORS] = {nullptr, nullptr};  // of sums, and of cells
+static StencilRecords* stencil_records[EVALUATORS] = {};
 
 // Stores how many cells further beyond a block a sweep of some steps loads, per axis, if the state before each of them
 // is recorded by expressions that read these inputs, null if there are none, per evaluator.
@@ -42,10 +44,8 @@ extern "C" int64_t can_record_stencils(const Inputs* inputs) {
         if (layers_of[each.array]) return false;
     return true;
 }
-// Later calls record ``sums`` there, or nowhere.
-extern "C" void set_stencil_sums(StencilRecords* records) { stencil_records[0] = records; }
-// Later calls record ``cells`` there, or nowhere.
-extern "C" void set_stencil_cells(StencilRecords* records) { stencil_records[1] = records; }
+// Later calls record there with the evaluator of this number, or not with it.
+extern "C" void set_stencil_records(int64_t number, StencilRecords* records) { stencil_records[number] = records; }
 // Later calls do not record there any more.
 extern "C" void drop_stencil_records(StencilRecords* records) {
     for (StencilRecords*& each : stencil_records)
@@ -59,6 +59,7 @@ struct LevelEvaluation {
     const EvaluatorFunctions* functions;
     FieldSum* sums;               // of the record
     real* cells;                  // of the record, if it is of cells
+    double weight;                // of the record, in sums over time
     std::vector<real> scalars, made;
     std::vector<CellSums> added;  // of each result of the pass
     std::vector<long> value;      // its number
@@ -81,6 +82,10 @@ struct LevelEvaluation {
             cells = records->cells->values + records->row(call, n) * records->cells->size, runs.resize(whole.outputs);
             return;
         }
+        if (records->over_time) {
+            weight = records->over_time->weights[n];
+            return;
+        }
         sums = records->sums + records->row(call, n) * records->values, added.resize(whole.outputs);
         for (int o = 0; o < whole.outputs; o++) added[o].begin(sums[value[o]]);
     }
@@ -98,7 +103,9 @@ struct LevelEvaluation {
                 in[p] = plane.input < 0 ? functions->at(plane, n)
                                         : read(records->inputs.input[plane.input].array, n + plane.offset);
             }
-            records->cells ? put_cells(call, whole, n, from, to) : add_plane(whole, n, from, to);
+            if (records->cells) put_cells(call, whole, n, from, to);
+            else if (records->over_time) add_over_time(call, whole, n, from, to);
+            else add_plane(whole, n, from, to);
         }
     }
 
@@ -121,6 +128,22 @@ struct LevelEvaluation {
     void flush(long pitch, long& held) {
         for (size_t o = 0; o < added.size(); o++) added[o].add_row(made.data() + o * pitch, held);
         held = 0;
+    }
+
+    void add_over_time(const Call& call, const Variant& whole, long n, const long from[AXES], const long to[AXES]) {
+        const TimeSums& over_time = *records->over_time;
+        const long pitch = to[2] - from[2] + LANES, plane = home(call, n);
+        made.resize(out.size() * pitch);
+        for (size_t o = 0; o < out.size(); o++) out[o] = {made.data() + o * pitch - from[2], 0};
+        for (long j = from[1]; j < to[1]; j++) {
+            bool computed = false;
+            for (const TimeSum *each = over_time.sum, *end = each + over_time.count; each < end; each++) {
+                if (!each->has(plane, j)) continue;
+                if (!computed) compute(whole, n, j, from[2], to[2]), computed = true;
+                for (size_t o = 0; o < out.size(); o++)
+                    if (value[o] == each->field) each->add(weight, plane, j, out[o].p, from[2], to[2]);
+            }
+        }
     }
 
     // Whether cells in rows j0 .. j1 - 1 of a plane are recorded.

@@ -2,10 +2,17 @@
 #pragma once
 #include "recorded_steps.hpp"
 
-// A field in cells ``from`` .. ``to`` - 1 of the block, per axis, and its sums there.
+// A field, or a value of an evaluator, in cells ``from`` .. ``to`` - 1 of the block, per axis, and its sums there.
 struct TimeSum {
     int64_t field, from[AXES], to[AXES];
     double* sums;
+
+    bool has(long plane, long j) const { return plane >= from[0] && plane < to[0] && j >= from[1] && j < to[1]; }
+    // Adds cells x0 .. x1 - 1 of a row.
+    void add(double weight, long plane, long j, const real* cells, long x0, long x1) const {
+        double* row = sums + ((plane - from[0]) * (to[1] - from[1]) + j - from[1]) * (to[2] - from[2]) - from[2];
+        for (long x = max(x0, from[2]), end = min(x1, to[2]); x < end; x++) row[x] += weight * double(cells[x]);
+    }
 };
 // To each of ``count`` sums record n is added with the weight weights[n].
 struct TimeSums : RecordedSteps {
@@ -65,17 +72,11 @@ struct LevelTimeSums {
     void add(const Call& call, const Pass& pass, long i, const Rows* out, const long from[AXES],
              const long end[AXES]) const {
         for (const Entry& each : entries) {
-            const TimeSum& to = *each.to;
-            const long j0 = max(from[1], to.from[1]), j1 = min(end[1], to.to[1]), x0 = max(from[2], to.from[2]),
-                       x1 = min(end[2], to.to[2]), rows = to.to[1] - to.from[1], width = to.to[2] - to.from[2];
             each_plane_made(pass, each.output, i, out, from[0], end[0], [&](long n, const Rows& made) {
                 const long plane = home(call, n);
-                if (plane < to.from[0] || plane >= to.to[0]) return;
-                for (long j = j0; j < j1; j++) {
-                    double* sums = to.sums + ((plane - to.from[0]) * rows + j - to.from[1]) * width - to.from[2];
-                    const real* cells = made.p + j * made.pitch;
-                    for (long x = x0; x < x1; x++) sums[x] += each.weight * double(cells[x]);
-                }
+                for (long j = from[1]; j < end[1]; j++)
+                    if (each.to->has(plane, j))
+                        each.to->add(each.weight, plane, j, made.p + j * made.pitch, from[2], end[2]);
             });
         }
     }
