@@ -22,8 +22,12 @@ expressions = { w = "u*v + dx(u)" }
 every = 1.5
 average = true
 stride = 2
+[output.streams.flux]
+every_steps = 9
+average = true
+expressions = { w = "u*v + x*dx(u)" }
 """
-NAMES = ("part", "coarse", "mean")
+NAMES = ("part", "coarse", "mean", "flux")
 
 
 def given(folder):

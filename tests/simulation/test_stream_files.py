@@ -202,7 +202,7 @@ def test_averages_within_calls_are_those_of_single_steps(tmp_path, monkeypatch, 
             "region": {"x": [0.2, given["grid"]["upper"][0]]},
         },
         "plane": {"every_steps": 4, "fields": fields[:1], "region": {last: half}},
-        "squares": {"every_steps": 6, "expressions": {name: f"{name}**2" for name in fields}, "stride": 3},
+        "squares": {"every_steps": 6, "expressions": {f"{name}_2": f"{name}**2" for name in fields}, "stride": 3},
         "slope": {
             "every_steps": 8,
             "expressions": {"w": f"(x + t)*d{last}({fields[0]})"},
