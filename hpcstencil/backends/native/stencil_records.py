@@ -66,9 +66,8 @@ class Evaluation:
         self.constants = np.array([*values.program.constants, 0.0])
         self.times = times
 
-    def records(self, **sink: int) -> Records:
-        """Return the struct, which points to this object's memory. ``sink`` are its entries sums and values, cells, or
-        over_time."""
+    def records(self, **others: int) -> Records:
+        """Return the struct, which points to this object's memory. ``others`` are its entries beside those of the program."""
         return Records(
             records=len(self.times),
             evaluator=ctypes.addressof(self.evaluator),
@@ -76,7 +75,7 @@ class Evaluation:
             value=self.value.ctypes.data,
             constants=self.constants.ctypes.data,
             times=self.times.ctypes.data,
-            **sink,
+            **others,
         )
 
 

@@ -88,12 +88,13 @@ class ExpressionTimeSums(NativeTimeSums):
         sums: Mapping[str, np.ndarray],
     ) -> None:
         super().__init__(library, list(sums), first, sums)
-        self.number, self.fields, self.values = ctypes.c_int64(evaluator), fields, values
+        self.number, self.evaluation = ctypes.c_int64(evaluator), Evaluation(fields, values, np.zeros(0))
+        self.records = self.evaluation.records(every=1, over_time=ctypes.addressof(self.struct))
+        weakref.finalize(self, library.drop_stencil_records, ctypes.c_void_p(ctypes.addressof(self.records)))
 
     def expect(self, first: int, times: Sequence[float], weights: np.ndarray) -> None:
-        self.evaluation = Evaluation(self.fields, self.values, np.array(times))
-        self.records = self.evaluation.records(over_time=ctypes.addressof(self.struct))
-        self.records.every, self.records.first = 1, first + 1
+        self.times = np.array(times, np.float64)
+        self.records.first, self.records.records, self.records.times = first + 1, len(times), self.times.ctypes.data
         super().expect(first, times, weights)
 
     def set(self, wanted: bool) -> None:
