@@ -3,6 +3,7 @@
 import h5py
 import jax
 import numpy as np
+import pytest
 from decompositions import step_for, tables
 from support import problem_of
 
@@ -144,4 +145,10 @@ ROWS = [
     ("schroedinger-2d", 2, "float32", "leapfrog"),
     ("gray-scott-3d", 2, "float32", "euler"),
     ("gas-2d", 2, "float32", "ssprk2"),  # solid cells
+]
+# The rows with numbers of threads: all with 3, and some with 1.
+ON_THREADS = [
+    pytest.param(row, threads, id=f"{row[0]}-{threads}", marks=() if threads == 3 or n % 3 == 0 else pytest.mark.long)
+    for n, row in enumerate(ROWS)
+    for threads in (1, 3)
 ]

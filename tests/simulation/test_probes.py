@@ -6,7 +6,7 @@ import h5py
 import jax
 import numpy as np
 import pytest
-from probed import ROWS, STEPS, counted_calls, file_of, probing_expressions, samples, with_probes
+from probed import ON_THREADS, ROWS, STEPS, counted_calls, file_of, probing_expressions, samples, with_probes
 from support import problem_of, simulation_of, with_table
 
 import hpcstencil as hs
@@ -113,8 +113,7 @@ def test_derived_quantities_are_what_at_gives(tmp_path, row):
     assert len(recorded["b"][0]) == 1 + STEPS // 5
 
 
-@pytest.mark.parametrize("threads", (1, 3))
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
+@pytest.mark.parametrize(("row", "threads"), ON_THREADS)
 def test_recorded_expressions_are_those_of_calls_that_end_there(tmp_path, monkeypatch, row, threads):
     for module in ("backend", "stencil_values"):
         monkeypatch.setattr(f"hpcstencil.backends.native.{module}.threads_for", lambda _: threads)

@@ -8,7 +8,7 @@ import h5py
 import jax
 import numpy as np
 import pytest
-from probed import ROWS, counted_calls, file_of, with_probes
+from probed import ON_THREADS, counted_calls, file_of, with_probes
 from support import problem_of
 
 from hpcstencil.checkpoint.paths import list_checkpoints
@@ -183,8 +183,7 @@ def test_streams_change_no_steps(started):
     assert_same(of(path, "mean"), of(path.with_name("rare.h5"), "mean"))
 
 
-@pytest.mark.parametrize("threads", (1, 3))
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
+@pytest.mark.parametrize(("row", "threads"), ON_THREADS)
 def test_averages_within_calls_are_those_of_single_steps(tmp_path, monkeypatch, row, threads):
     """Native code adds up fields and expressions after each step of a call."""
     for module in ("backend", "stencil_values"):
