@@ -40,6 +40,7 @@ from hpcstencil.problem.solid_mask import in_fluid
 from hpcstencil.problem.staggered_terms import with_lower_walls
 from hpcstencil.symbolic.differentiate import ONE, ZERO, times
 from hpcstencil.symbolic.expressions import (
+    Convolution,
     Field,
     Node,
     Noise,
@@ -193,7 +194,10 @@ class Adjoint:
         seeds: dict[Node, str] = {Field(SAMPLES_SEED + table): table for table in tables}
         parts = {name: parts_of(tree, self.problem.faces) for name, tree in trees.items()}
         varying = [part for each in parts.values() for part in each if isinstance(part, VARYING) and part not in seeds]
-        if varying or not all(name.startswith(ADJOINT) for name in trees):
+        by_fft = [
+            part for each in parts.values() for part in each if isinstance(part, Convolution) and part.stencil.by_fft
+        ]
+        if varying or by_fft or not all(name.startswith(ADJOINT) for name in trees):
             return {}
         return {name: tuple(table for seed, table in seeds.items() if seed in each) for name, each in parts.items()}
 

@@ -93,7 +93,7 @@ class Recorder(Protocol):
         """Announce that the next compiled call is not to be recorded."""
 
     def taken(self, count: int) -> Iterator[Reduced]:
-        """Yield the first ``count`` records. Collective."""
+        """Yield the first ``count`` records, in an ensemble with the members as last axis. Collective."""
 
 
 class Reductions(Protocol):
@@ -153,6 +153,10 @@ class Injection(Protocol):
     @property
     def beyond(self) -> tuple[int, ...]:
         """How many cells outside the block a call may compute, and so adds to, per axis."""
+
+    @property
+    def index(self) -> np.ndarray | None:
+        """The cells that were chosen last."""
 
     def at(self, index: np.ndarray) -> None:
         """Choose the cells: different ones, int64 of shape (cells, axes), relative to the first cell of the block.

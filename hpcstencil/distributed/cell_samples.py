@@ -34,7 +34,7 @@ class CellSamples:
     """
 
     while_stepping = False
-    with_last = True  # whether it then also records the state after the last step of a call
+    with_last = True  # if it does: whether it also records the state after the last step of a call
 
     def __init__(
         self, cells: Mapping[str, Cells], values: np.ndarray, width: int, devices: Devices, members: int = 1
@@ -52,7 +52,10 @@ class CellSamples:
         self.several = devices.several
 
     def record(self, row: int, fields: Fields) -> None:
-        """Record the cells of these ``fields``, arrays on the devices as from `Devices.put`, in the record ``row``."""
+        """Record the cells of these ``fields``, arrays on the devices as from `Devices.put`, in the record ``row``.
+
+        Cells of fields that are not given keep what was recorded.
+        """
         rows = slice(row * self.members, (row + 1) * self.members)
         for name in self.parts.keys() & fields.keys():
             parts = self.parts[name]
@@ -69,8 +72,8 @@ class CellSamples:
         """Announce a compiled call whose steps are to be recorded; the call must follow at once.
 
         The state after step n of the run goes to row n / ``every`` - ``first``, if ``every`` divides n. Step 0 of the call's
-        `StepRange` is step ``origin`` of the run, and ``times`` are those of the rows. Does nothing unless samples are taken
-        ``while_stepping``.
+        `StepRange` is step ``origin`` of the run, and ``times`` are those of the rows that are recorded, by row. Does nothing
+        unless samples are taken ``while_stepping``.
         """
 
     def expect_nothing(self) -> None:

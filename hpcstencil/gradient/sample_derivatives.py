@@ -128,8 +128,9 @@ class SampleDerivatives(Samples):
         derivatives with respect to the samples before each. ``first`` is the number of the first step in its `StepRange`."""
         if injection not in self.injected:
             self.injected[injection] = InjectedCells.of(self.spread, injection.beyond)
-            injection.at(self.injected[injection].index)
         cells = self.injected[injection]
+        if injection.index is not cells.index:  # those of another member
+            injection.at(cells.index)
         added = [(n, name) for n in reversed(range(start, stop)) for name in self.tables]
         due = [each for each in added if each[0] % self.every == 0]
         rows = {each: row for row, each in enumerate(due)}

@@ -509,7 +509,7 @@ class Sweep:
     def terms(self, fields: Fields, step: int, sums: Mapping[str, float] = NO_SUMS) -> list[Term]:
         """Return what the fields after a number of steps add to the objective and its derivatives. Collective.
 
-        The fields are kept. What the samples of receivers add as they are is left to `with_sample`. Raises NumericsError, on
+        The fields are kept. What samples add with constant weights is left to `with_sample`. Raises NumericsError, on
         all processes, if a value is not finite.
         """
         found = [self.reduced_term(fields, step, sums)] if step in self.reduced_at else []
@@ -528,7 +528,7 @@ class Sweep:
         variables.parts += [(term.value, term.direct) for term in terms]
 
     def with_sample(self, cotangents: Fields, step: int) -> Fields:
-        """Return the derivatives with those with respect to samples after a number of steps, if they are added as they are."""
+        """Return the derivatives with those with respect to samples after a number of steps, if these have constant weights."""
         if self.samples is None or step not in self.sampled_at:
             return cotangents
         added = {name: self.samples.added(name, cotangents[name], step) for name in self.adjoint.injected}

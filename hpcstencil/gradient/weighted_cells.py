@@ -33,7 +33,7 @@ class WeightedCells:
 
     @classmethod
     def of_field(cls, receivers: Receivers, weights: np.ndarray) -> WeightedCells:
-        """The cells around receivers of a field. ``weights`` are theirs, of shape (points, receivers)."""
+        """The cells around receivers of a field, those with a weight. ``weights`` have the shape (points, receivers)."""
         numbers, points = np.nonzero(weights.T)
         return cls(receivers.cells[points, numbers], numbers, weights[points, numbers])
 
@@ -83,8 +83,11 @@ class TransposedExpressions:
             for number, box in zip(numbers, boxes, strict=True):
                 owner[box] = number
             for field, block in enumerate(self._applied(table, seed)):
-                places = np.nonzero(block)
-                assert (owner[places] >= 0).all(), "receivers read cells that are not near them"
+                near = owner >= 0
+                assert not (np.isfinite(block) & (block != 0) & ~near).any(), (
+                    "receivers read cells that are not near them"
+                )
+                places = np.nonzero(near & (block != 0))
                 row = np.stack([np.full(len(places[0]), field), owner[places]], axis=1)
                 found.append(np.concatenate([row, np.stack(places, axis=1) + self.start], axis=1))
                 weights.append(block[places].astype(np.float64))
@@ -131,7 +134,7 @@ class TransposedExpressions:
         return np.ix_(*found)
 
     def _everywhere(self, rows: np.ndarray, weights: np.ndarray) -> dict[str, WeightedCells]:
-        """The weighted cells of all processes by field, from ``rows`` of a field, a receiver and a cell of this one."""
+        """The weighted cells of all processes by field, from ``rows`` with a field, a receiver and a cell. Collective."""
         communicator = self.backward.communicator
         parts, found = communicator.gather((rows, weights)), dict[str, WeightedCells]()
         if parts is not None:

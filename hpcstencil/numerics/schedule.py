@@ -87,10 +87,11 @@ class Leap:
     steps: StepRange
     after: Clock
 
-    def multiples(self, every: int) -> range:
-        """The numbers of steps of the run that these steps reach, and that ``every`` divides."""
+    def multiples(self, every: int, with_last: bool = True) -> range:
+        """The numbers of steps of the run that these steps reach, and that ``every`` divides; not that of the last state
+        unless ``with_last``."""
         before = self.after.step - self.steps.count
-        return range((before // every + 1) * every, self.after.step + 1, every)
+        return range((before // every + 1) * every, self.after.step + with_last, every)
 
     def time_of(self, step: int) -> float:
         """The time after a number of steps of the run, which these steps reach."""

@@ -23,9 +23,9 @@ PLACE = Parameter("place of a receiver")  # names of parameters contain no space
 class Receivers:
     """The receivers of one table of [probes], which record ``field`` at steps that are multiples of ``every``.
 
-    ``field`` is the name of a field or, for an expression, the dotted key of the table, under which `Problem.probed`
-    has it. The value at receiver r is the sum over m, in order, of weights[m, r] times the field in cell cells[m, r],
-    the interpolation of the operator at().
+    ``field`` is the name of a field or, for an expression, the dotted key of the first table with this expression, under
+    which `Problem.probed` has it. The value at receiver r is the sum over m, in order, of weights[m, r] times the field in
+    cell cells[m, r], the interpolation of the operator at().
 
     ``places`` are the positions in the length unit of the input: float64, shape (receivers, axes). ``cells`` are global
     cell indices: int64, shape (points, receivers, axes). ``weights`` are float64 of shape (points, receivers).

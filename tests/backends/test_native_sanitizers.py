@@ -84,16 +84,17 @@ int main() {
     const int value = 1, first = 0, own_field[] = {0, 1};  // array 1 is the value, in field 1
     const Variant whole = {add_neighbours, 0, 3, 1, 1, read, &first};
     Pass pass = {1, 1, 1, &reads, &value, {&whole, &whole, &whole, &whole, &whole, &whole, &whole, &whole}};
-    const Evaluator evaluator = {&pass, prepare_nothing, open_nothing, nullptr, own_field, 0};
+    const Evaluator evaluator = {&pass, prepare_nothing, open_nothing, own_field, 0};
     const int64_t value_of[] = {-1, 0};
     FieldSum* evaluated_sums = (FieldSum*)calloc(6, sizeof(FieldSum));
     for (int n = 0; n < 6; n++) evaluated_sums[n].wanted = 1, evaluated_sums[n].exponent = 4;
-    StencilRecords stencils = {3, 0, 1, 6, evaluated_sums, 1, nullptr, nullptr, &evaluator, inputs, value_of, constants, times};
+    StencilRecords stencils = {
+        3, 0, 1, 6, 0, evaluated_sums, 1, nullptr, nullptr, &evaluator, inputs, value_of, constants, times};
     const int64_t* const begin_of_value[] = {row};
     CellSamples of_value = {2, 0, 1, 9, 2 * rows, 2, 0, begin_of_value, runs, (real*)malloc(9 * 2 * rows * sizeof(real))};
     const double more_times[9] = {};
     StencilRecords stencil_cells = {
-        2, 0, 1, 9, nullptr, 0, &of_value, nullptr, &evaluator, inputs, value_of, constants, more_times};
+        2, 0, 1, 9, 1, nullptr, 0, &of_value, nullptr, &evaluator, inputs, value_of, constants, more_times};
     double weights[18] = {1, 0.5}, *over_time[2];
     TimeSum time_sum[2];
     for (int n = 0; n < 2; n++) {
@@ -102,7 +103,7 @@ int main() {
     }
     TimeSums of_fields = {1, 0, 1, 18, 1, time_sum, weights}, of_values = {1, 0, 1, 18, 1, time_sum + 1, weights};
     StencilRecords stencil_sums = {
-        1, 0, 1, 18, nullptr, 0, nullptr, &of_values, &evaluator, inputs, value_of, constants, weights};
+        1, 0, 1, 18, 0, nullptr, 0, nullptr, &of_values, &evaluator, inputs, value_of, constants, weights};
     const bool evaluates = can_record_stencils(&inputs);
     int64_t everywhere[GIVEN];
     find_recordable(everywhere, 1);

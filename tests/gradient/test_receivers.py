@@ -345,6 +345,7 @@ def test_derivatives_of_linear_expressions_are_added_with_constant_weights(monke
     others, at_once = TOGETHER[case]
     given = native_tables(others)
     cable = given["probes"]["cable"]
+    at = {name: value for name, value in cable.items() if name != "field"}
     shape, upper = given["grid"]["shape"], given["grid"]["upper"]
     rng, axes = np.random.default_rng(5), "xyz"[: len(shape)]
     places = rng.random((40, len(shape))) * upper  # also next to each other, in one cell, and in the corners
@@ -359,8 +360,10 @@ def test_derivatives_of_linear_expressions_are_added_with_constant_weights(monke
             **dict(zip(axes, places.T.tolist(), strict=True)),
         },
         "plain": cable,
+        "same": {**at, "expression": cable["field"]},
+        "unused": {**at, "expression": f"{cable['field']}**2"},
     }
-    given["objective"] = {"J": "sum(cable**3 + t*cable) + sum(plain**2)"}
+    given["objective"] = {"J": "sum(cable**3 + t*cable) + sum(plain**2) + 0.1*sum(same)"}
     given["numerics"]["precision"] = "float64"
     sweep = members_from(given, kernel="native").sweeps[0]
     assert bool(sweep.adjoint.injected) == linear and sweep.injected == linear
@@ -380,6 +383,36 @@ def test_derivatives_of_linear_expressions_are_added_with_constant_weights(monke
         for key, array in expected.arrays.items():
             error = np.abs(np.asarray(array) - found.arrays[key]).max() / np.abs(array).max()
             assert error < 1e-12, key
+
+
+@pytest.mark.parametrize("recorded", [{"expression": "where(x > w, dx(u), u)"}, {"expression": "w*dx(u)"}], ids=str)
+def test_members_may_read_other_cells(recorded):
+    """Each has its own cells when it is evaluated again."""
+    place = {"x": [0.2, 0.7, 1.3], "y": [0.2, 0.7, 0.7]}
+    equation = {"name": "custom", "w": 1.0, "D": 0.02, "rhs": {"u": "D*laplacian(u)"}}
+    given = tables(
+        {"J": "sum(cable**2)"}, equation=equation, initial={"u": "1 + 0.2*sin(5*x)"}, probes={"cable": {**recorded, **place}},
+        ensemble={"equation.w": [0.5, 1.0, 1.5]}, gradient={"of": ["initial.u"]},
+    )  # fmt: skip
+    given["numerics"] = {"precision": "float64", "kernel": "native"}
+    with hs.Simulation(given) as sim:
+        value, gradient = sim.value_and_gradient()
+        again, same = sim.value_and_gradient()
+    given["numerics"]["kernel"] = "shift"
+    with hs.Simulation(given) as sim:
+        expected, other = sim.value_and_gradient()
+    assert value == again and np.array_equal(gradient["initial.u"], same["initial.u"])
+    assert value == pytest.approx(expected, rel=1e-12)
+    assert np.allclose(gradient["initial.u"], other["initial.u"], rtol=1e-10, atol=1e-12)
+
+
+def test_a_coefficient_may_be_undefined_away_from_the_receivers():
+    given = tables(
+        {"J": "sum(cable**2)"}, probes={"cable": {"expression": "sqrt(x - 0.55)*dx(u)", "x": [1.0, 1.1], "y": 0.5}}
+    )
+    found = result_of(given)
+    assert np.isfinite(found.value) and all(np.isfinite(np.asarray(array)).all() for array in found.arrays.values())
+    assert np.asarray(found.arrays["initial.u"]).any()
 
 
 def test_objectives_with_receivers_of_other_fields_share_no_program():

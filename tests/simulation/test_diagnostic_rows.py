@@ -133,7 +133,14 @@ def test_expressions_that_read_further_than_steps_are_recorded_if_rows_are_frequ
 
 @pytest.mark.parametrize(
     "expression",
-    ("max(dx(x*x))", "max(dx(1.0 + 0*x))", "integral(s*x)", "max(dx(u)) + max(dx(x*x))", "max(div_grad(u, s))"),
+    (
+        "max(dx(x*x))",
+        "max(dx(1.0 + 0*x))",
+        "integral(s*x)",
+        "max(dx(u)) + max(dx(x*x))",
+        "max(div_grad(u, s))",
+        "max(dx(u))",
+    ),
 )
 def test_expressions_without_fields_are_evaluated(tmp_path, expression):
     np.save(tmp_path / "samples.npy", np.arange(50.0))

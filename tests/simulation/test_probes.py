@@ -21,7 +21,7 @@ from hpcstencil.numerics.schedule import StepRange
 from hpcstencil.problem.build import build
 from hpcstencil.simulation.prepared import Decomposed
 from hpcstencil.simulation.streams.probes import Probes, parts_of
-from hpcstencil.validation.errors import InputError
+from hpcstencil.validation.errors import InputError, NumericsError
 
 
 def expected(path, given, steps):
@@ -132,6 +132,54 @@ def test_recorded_expressions_are_those_of_calls_that_end_there(tmp_path, monkey
     for name, (steps, _, values) in samples(file_of(tmp_path / "shift.h5", given)).items():
         assert (steps == recorded[name][0]).all()
         assert recorded[name][2] == pytest.approx(values, rel=1e-4, abs=1e-4 * float(np.abs(values).max())), name
+
+
+@pytest.mark.parametrize("expression", (None, "dx(u)"))
+@pytest.mark.parametrize("growth", ([1.0], [0.1, 0.15, 1.0], [1.0, 0.1, 0.15, 0.05]), ids=len)
+def test_samples_before_a_member_blows_up_are_kept(tmp_path, growth, expression):
+    steps = {}
+    for kernel in ("native", "shift"):
+        given = {
+            "grid": {"shape": [64], "upper": [6.4]},
+            "equation": {"name": "custom", "A": 1.0, "rhs": {"u": "A*u**2 + 0.001*laplacian(u)"}},
+            "initial": {"u": "1 + 0.1*x"},
+            "numerics": {"kernel": kernel, "precision": "float64", "integrator": "euler"},
+            "time": {"dt": 0.05, "end": 5.0},
+            "output": {"every": 5.0},
+            "probes": {"p": {"expression" if expression else "field": expression or "u", "x": [0.5, 1.7, 3.0]}},
+            "ensemble": {"equation.A": growth},
+        }
+        with pytest.raises(NumericsError, match="is not finite"):
+            file_of(tmp_path / f"{kernel}.h5", given)
+        steps[kernel], _, values = samples(tmp_path / f"{kernel}.h5")["p"]
+        assert np.isfinite(values).all() and 20 < len(steps[kernel]) < 30
+    assert len(steps["native"]) >= len(steps["shift"])  # whose calls end after a few steps
+
+
+def test_samples_of_expressions_are_those_before_a_callback_changes_the_fields(tmp_path):
+    place = {"x": [0.5, 1.7, 3.0], "y": [0.5, 1.7, 2.0]}
+    probes = {"plain": {"field": "u", **place}, "slope": {"expression": "2*u + dx(u)", **place}}
+    found = {}
+    for kernel in ("native", "shift"):
+        numerics = {"kernel": kernel, "precision": "float64"}
+        given = {
+            "equation": {"name": "heat", "D": 0.1},
+            "initial": {"u": "sin(3*x) + y"},
+            "time": {"dt": 1e-3, "end": 0.02},
+        }
+        grid = {"shape": [32, 24], "upper": [3.2, 2.4]}
+        with hs.Simulation(
+            {**given, "grid": grid, "numerics": numerics, "output": {"every": 0.02}, "probes": probes}
+        ) as sim:
+
+            @sim.on(every_steps=7)
+            def doubled(sim):
+                sim["u"] = 2 * np.asarray(sim["u"])
+
+            sim.run(tmp_path / f"{kernel}.h5")
+        found[kernel] = samples(tmp_path / f"{kernel}.h5")
+    for name in probes:
+        assert np.allclose(found["native"][name][2], found["shift"][name][2], rtol=1e-12, atol=1e-12), name
 
 
 def test_steps_that_follow_a_tolerance_or_the_solution_are_recorded(tmp_path):

@@ -44,9 +44,11 @@ class NativeInjection:
         found = (ctypes.c_int64 * 3)()
         library.reach_of_steps(ctypes.c_int64(min(most, MOST_STEPS)), found)
         self.beyond = tuple(int(found[axis]) for axis in AXIS_OF[topology.ndim])
+        self.index: np.ndarray | None = None
         self.struct = Struct()
 
     def at(self, index: np.ndarray) -> None:
+        self.index = index
         axes = AXIS_OF[self.topology.ndim]
         count, beyond, place = [1, 1, 1], [0, 0, 0], [np.zeros(len(index), np.int64)] * 3
         for axis, b in enumerate(axes):

@@ -29,7 +29,6 @@ class Evaluator(ctypes.Structure):
         ("first_pass", ctypes.c_void_p),
         ("prepare", ctypes.c_void_p),
         ("open", ctypes.c_void_p),
-        ("close", ctypes.c_void_p),
         ("field_of", ctypes.c_void_p),
         ("scalars", ctypes.c_int64),
     )
@@ -39,6 +38,7 @@ class Records(RecordedSteps):
     """The struct StencilRecords of stencil_records.hpp."""
 
     _fields_ = (
+        ("least", ctypes.c_int64),
         ("sums", ctypes.c_void_p),
         ("values", ctypes.c_int64),
         ("cells", ctypes.c_void_p),
@@ -148,6 +148,7 @@ class ExpressionSamples(NativeSamples):
     def expect(self, every: int, first: int, origin: int, times: Mapping[int, float]) -> None:
         super().expect(every, first, origin, times)
         self.evaluation.times[[*times]] = [*times.values()]
+        self.records.least = min(times, default=len(self.evaluation.times))
         self.records.every, self.records.first, self.records.origin = every, first, origin
         self.library.set_stencil_records(ctypes.c_int64(OF_CELLS), ctypes.byref(self.records))
 

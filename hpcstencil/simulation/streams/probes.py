@@ -94,14 +94,14 @@ class Probes(Stream):
 
     def _recorded(self) -> range:
         """Return the steps whose states the last call has recorded."""
-        steps = self.leap.multiples(self.every)
-        return steps if self.samples.with_last or self.leap.after.step not in steps else steps[:-1]
+        return self.leap.multiples(self.every, self.samples.with_last)
 
     def salvage(self) -> int | None:
         if not self.samples.while_stepping:
             return None
         steps, before = self._recorded(), len(self.taken)
-        recorded = self.samples.values[before : before + len(steps)]
+        rows = self.samples.values.reshape(self.records, -1)  # with those of all members
+        recorded = rows[before : before + len(steps)]
         broken = np.flatnonzero(~np.isfinite(recorded).all(axis=1))
         mine = int(broken[0]) if len(broken) else len(steps)
         finite = -int(self.simulation.communicator.maximum(np.array([-mine]))[0])  # on all processes

@@ -48,8 +48,7 @@ class DiagnosticRows(Stream):
     def _recorded(self) -> range:
         """Return the steps whose states the last call has recorded."""
         assert self.every is not None and self.recorder is not None
-        steps = self.leap.multiples(self.every)
-        return steps if self.recorder.with_last or self.leap.after.step not in steps else steps[:-1]
+        return self.leap.multiples(self.every, self.recorder.with_last)
 
     def before(self, state: State, leap: Leap) -> None:
         self.leap, reductions = leap, self.output.diagnostics.reductions

@@ -71,8 +71,8 @@ struct Plan {
 
     explicit Plan(const Call& call) : call(call) {}
     ~Plan() {
-        for (int e = 0; e < EVALUATORS; e++)
-            if (evaluator_functions[e].opened) stencil_records[e]->evaluator->close(evaluator_functions[e]);
+        for (EvaluatorFunctions& each : evaluator_functions)
+            if (each.opened) each.close(each);
     }
 
     void lay_out(long steps_, long sweeps_) {

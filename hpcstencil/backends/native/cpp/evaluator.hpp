@@ -5,6 +5,7 @@
 // The functions of coordinates that an evaluator's pass reads, for one call of another program.
 struct EvaluatorFunctions {
     void* opened = nullptr;  // memory of the evaluator
+    void (*close)(EvaluatorFunctions&) = nullptr;
     const real* const* tables = nullptr;
     real* const* origin = nullptr;  // of its fixed arrays
     long pitch = 0, plane = 0;
@@ -18,7 +19,6 @@ struct Evaluator {
     void (*prepare)(const double*, const double*, double, double, double, real*);
     // Computes the functions of coordinates for a call whose cells lie up to ``reach`` beyond the block, per axis.
     void (*open)(const Call&, const double* constants, const long* reach, EvaluatorFunctions*);
-    void (*close)(EvaluatorFunctions&);
     const int* field_of;
     int64_t scalars;
 };
@@ -28,6 +28,12 @@ struct OpenedFunctions {
     List<const real*> tables{TABLES};
     FixedArrays fixed_arrays;
 };
+static void close_functions(EvaluatorFunctions& functions) {
+    OpenedFunctions* opened = (OpenedFunctions*)functions.opened;
+    give_back(opened->memory);
+    delete opened;
+    functions = {};
+}
 static void open_functions(const Call& call, const double* constants, const long* reach, EvaluatorFunctions* found) {
     if (!TABLES && !FIXED) return;
     Call own = call;
@@ -37,17 +43,10 @@ static void open_functions(const Call& call, const double* constants, const long
     fill_tables(own, reach, opened.memory, opened.tables, unused);
     fill_fixed_arrays(own, reach, opened.memory, opened.fixed_arrays);
     const FixedArrays& fixed = opened.fixed_arrays;
-    *found = {&opened, opened.tables.data(), fixed.origin.data(), fixed.pitch, fixed.plane};
-}
-static void close_functions(EvaluatorFunctions& functions) {
-    if (!functions.opened) return;
-    OpenedFunctions* opened = (OpenedFunctions*)functions.opened;
-    give_back(opened->memory);
-    delete opened;
-    functions = {};
+    *found = {&opened, close_functions, opened.tables.data(), fixed.origin.data(), fixed.pitch, fixed.plane};
 }
 
 // The only pass of this program as an evaluator.
 extern "C" void find_evaluator(Evaluator* found) {
-    *found = {passes, prepare, open_functions, close_functions, field_of, SCALARS};
+    *found = {passes, prepare, open_functions, field_of, SCALARS};
 }

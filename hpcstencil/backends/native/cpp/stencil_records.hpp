@@ -13,6 +13,7 @@
 // Either record n has ``values`` sums, from ``sums`` + n ``values`` on, or ``cells`` are recorded, or values are summed
 // ``over_time``. The fields of the latter two are the values by number.
 struct StencilRecords : RecordedSteps {
+    int64_t least;  // the first record that is made: the state before a call may be in an earlier one already
     FieldSum* sums;
     int64_t values;
     const CellSamples* cells;
@@ -21,6 +22,11 @@ struct StencilRecords : RecordedSteps {
     Inputs inputs;         // those of the evaluator's pass, as arrays of this program
     const int64_t* value;  // the number of the value that each field of the evaluator holds
     const double *constants, *times;  // of the evaluator, and of the records
+
+    long number(long step) const {
+        const long n = RecordedSteps::number(step);
+        return n < least ? -1 : n;
+    }
 };
 
 static StencilRecords* stencil_records[EVALUATORS] = {};
@@ -149,8 +155,10 @@ struct LevelEvaluation {
     // Whether cells in rows j0 .. j1 - 1 of a plane are recorded.
     bool has_cells(const Call& call, long n, long j0, long j1) const {
         for (long v : value) {
-            const int64_t* row = records->cells->begin[v] + home(call, n) * call.count[1];
-            if (j0 < j1 && row[j0] < row[j1]) return true;
+            const int64_t* begin = records->cells->begin[v];
+            if (!begin || j0 >= j1) continue;
+            const int64_t* row = begin + home(call, n) * call.count[1];
+            if (row[j0] < row[j1]) return true;
         }
         return false;
     }
@@ -158,7 +166,9 @@ struct LevelEvaluation {
         constexpr long pitch = 2 * LANES;
         made.resize(out.size() * pitch);
         for (long j = from[1]; j < to[1]; j++) {
-            for (size_t o = 0; o < out.size(); o++) runs[o].find(*records->cells, value[o], call, n, j, from[2], to[2]);
+            for (size_t o = 0; o < out.size(); o++)
+                if (records->cells->begin[value[o]])
+                    runs[o].find(*records->cells, value[o], call, n, j, from[2], to[2]);
             each_vectors(runs.data(), runs.size(), [&](long v0, long v1) {
                 for (size_t o = 0; o < out.size(); o++) out[o] = {made.data() + o * pitch - v0, 0};
                 compute(whole, n, j, v0, v1);
