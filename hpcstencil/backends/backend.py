@@ -239,9 +239,9 @@ class Steps:
         Makes the object that adds values to single cells of `Problem.injected` while steps are taken, from the largest number
         of steps in a call. None if the backend cannot.
     time_sums
-        ``time_sums(first, sums, trees)`` returns what adds fields to ``sums``, float64 arrays by name, of cells of this
-        process's block from the local indices ``first`` on; or the values of ``trees``, if there are any, in this order. The
-        result is None for fields and trees that compiled calls cannot add. None if the backend cannot.
+        ``time_sums(chosen, sums, trees)`` returns what adds fields to ``sums``, float64 arrays by name, of the ``chosen`` cells
+        of this process's block; or the values of ``trees``, if there are any, in this order. The result is None for fields and
+        trees that compiled calls cannot add. None if the backend cannot.
     """
 
     advance: Advance
@@ -258,7 +258,7 @@ class Steps:
     storing: Callable[[Mapping[int, Fields]], AbstractContextManager[None]] | None = None
     injection: Callable[[int], Injection] | None = None
     attempt_of_member: Callable[[], Attempt] | None = None
-    time_sums: Callable[[Sequence[int], Mapping[str, np.ndarray], Sequence[Node]], TimeSums | None] | None = None
+    time_sums: Callable[[Sequence[slice], Mapping[str, np.ndarray], Sequence[Node]], TimeSums | None] | None = None
 
 
 class Lowered(Protocol):

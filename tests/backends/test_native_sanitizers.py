@@ -99,7 +99,9 @@ int main() {
     TimeSum time_sum[2];
     for (int n = 0; n < 2; n++) {
         over_time[n] = (double*)calloc(count[0] * count[1] * count[2], sizeof(double));
-        time_sum[n] = {n ? 0 : GIVEN - 1, {0, 0, 1}, {count[0], count[1], count[2] - 1}, over_time[n]};
+        time_sum[n] = {
+            n ? 0 : GIVEN - 1, {0, 0, 1}, {count[0], (count[1] + n) / (1 + n), (count[2] - 1) / 2}, {1, 1 + n, 2},
+            over_time[n]};
     }
     TimeSums of_fields = {1, 0, 1, 18, 1, time_sum, weights}, of_values = {1, 0, 1, 18, 1, time_sum + 1, weights};
     StencilRecords stencil_sums = {

@@ -25,7 +25,8 @@ class TimeSum(ctypes.Structure):
     _fields_ = (
         ("field", ctypes.c_int64),
         ("from_", ctypes.c_int64 * 3),
-        ("to", ctypes.c_int64 * 3),
+        ("count", ctypes.c_int64 * 3),
+        ("stride", ctypes.c_int64 * 3),
         ("sums", ctypes.c_void_p),
     )
 
@@ -45,15 +46,15 @@ class NativeTimeSums:
     with_last = True
 
     def __init__(
-        self, library: ctypes.CDLL, names: Sequence[str], first: Sequence[int], sums: Mapping[str, np.ndarray]
+        self, library: ctypes.CDLL, names: Sequence[str], chosen: Sequence[slice], sums: Mapping[str, np.ndarray]
     ) -> None:
         self.library, self.sums = library, sums
         self.each = (TimeSum * len(sums))()
         for entry, (name, array) in zip(self.each, sums.items(), strict=True):
             entry.field, entry.sums = names.index(name), array.ctypes.data
-            entry.to[:] = [1, 1, 1]
-            for axis, start, count in zip(AXIS_OF[array.ndim], first, array.shape, strict=True):
-                entry.from_[axis], entry.to[axis] = start, start + count
+            entry.count[:] = entry.stride[:] = [1, 1, 1]
+            for axis, cells, count in zip(AXIS_OF[array.ndim], chosen, array.shape, strict=True):
+                entry.from_[axis], entry.count[axis], entry.stride[axis] = cells.start, count, cells.step or 1
         self.struct = Struct(every=1, count=len(sums), sum=ctypes.addressof(self.each))
         weakref.finalize(self, library.drop_time_sums, ctypes.c_void_p(ctypes.addressof(self.struct)))
 
@@ -84,10 +85,10 @@ class ExpressionTimeSums(NativeTimeSums):
         fields: Sequence[str],
         evaluator: int,
         values: CompiledValues,
-        first: Sequence[int],
+        chosen: Sequence[slice],
         sums: Mapping[str, np.ndarray],
     ) -> None:
-        super().__init__(library, list(sums), first, sums)
+        super().__init__(library, list(sums), chosen, sums)
         self.number, self.evaluation = ctypes.c_int64(evaluator), Evaluation(fields, values, np.zeros(0))
         self.records = self.evaluation.records(every=1, over_time=ctypes.addressof(self.struct))
         weakref.finalize(self, library.drop_stencil_records, ctypes.c_void_p(ctypes.addressof(self.records)))
@@ -105,7 +106,7 @@ def time_sums_of(
     library: ctypes.CDLL,
     fields: Sequence[str],
     averaged: Mapping[tuple[Node, ...], tuple[int, CompiledValues]],
-    first: Sequence[int],
+    chosen: Sequence[slice],
     sums: Mapping[str, np.ndarray],
     trees: Sequence[Node],
 ) -> NativeTimeSums | None:
@@ -115,7 +116,7 @@ def time_sums_of(
     """
     if trees:
         found = averaged.get(tuple(trees))
-        return None if found is None else ExpressionTimeSums(library, fields, *found, first, sums)
+        return None if found is None else ExpressionTimeSums(library, fields, *found, chosen, sums)
     if not recordable(library, fields, [*sums], everywhere=True):
         return None
-    return NativeTimeSums(library, fields, first, sums)
+    return NativeTimeSums(library, fields, chosen, sums)

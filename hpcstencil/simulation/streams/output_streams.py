@@ -102,12 +102,10 @@ class FurtherOutput(Stream):
         fields, made = list(self.description.fields), self.simulation.steps.time_sums
         trees = [*self.simulation.problem.derived.get(expressions_key(self.name), {}).values()]
         possible = made is not None and self.simulation.control is None
-        counts = [last - first for first, last in self.ranges]
-        stride = [step if possible else 1 for step in self.cells.stride]
-        shape = [max(0, (count - 1) * step + 1) for count, step in zip(counts, stride, strict=True)]
-        average, checkpoint = TimeAverage(fields, shape, stride), self.output.source.checkpoint
+        shape = tuple(last - first for first, last in self.ranges)
+        average, checkpoint = TimeAverage(fields, shape), self.output.source.checkpoint
         if made is not None and possible:
-            self.sums = made([chosen.start for chosen in self.own], average.whole, trees)
+            self.sums = made(self.own, average.sums, trees)
         names, processes = {self._place(field): field for field in fields}, self.simulation.communicator
         if goes_on and checkpoint is not None and holds(checkpoint, list(names), processes):
             sums, scalars, _ = read_checkpoint(checkpoint, self.ranges, processes, list(names))
@@ -183,8 +181,7 @@ class FurtherOutput(Stream):
         if self.average is None:
             return {}, {}
         arrays = {
-            self._place(name): Part(np.ascontiguousarray(sums), self.ranges, self.cells.shape)
-            for name, sums in self.average.sums.items()
+            self._place(name): Part(sums, self.ranges, self.cells.shape) for name, sums in self.average.sums.items()
         }
         return arrays, {self._place("duration"): self.average.duration}
 

@@ -13,15 +13,13 @@ import numpy as np
 
 
 class TimeAverage:
-    """Time averages of arrays by name, of every ``stride``-th element of arrays of the same ``shape``.
+    """Time averages of arrays by name, all of the same ``shape``.
 
-    ``whole`` are float64 arrays of this shape. ``sums``, views of those elements, are Σ dt v so far, and ``duration`` is Σ dt.
+    ``sums`` are the float64 arrays Σ dt v so far, and ``duration`` is Σ dt.
     """
 
-    def __init__(self, names: Sequence[str], shape: Sequence[int], stride: Sequence[int]) -> None:
-        self.whole = {name: np.zeros(shape) for name in names}
-        chosen = tuple(slice(None, None, step) for step in stride)
-        self.sums = {name: array[chosen] for name, array in self.whole.items()}
+    def __init__(self, names: Sequence[str], shape: tuple[int, ...]) -> None:
+        self.sums = {name: np.zeros(shape) for name in names}
         self.duration = 0.0
 
     def add(self, values: Mapping[str, np.ndarray], dt: float) -> None:
@@ -32,7 +30,7 @@ class TimeAverage:
 
     def take(self) -> dict[str, np.ndarray]:
         """Return the averages since the last call as float64 arrays, and start new ones."""
-        means = {name: np.ascontiguousarray(total) / self.duration for name, total in self.sums.items()}
+        means = {name: total / self.duration for name, total in self.sums.items()}
         for total in self.sums.values():
             total[...] = 0.0
         self.duration = 0.0

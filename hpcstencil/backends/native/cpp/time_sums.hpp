@@ -2,16 +2,26 @@
 #pragma once
 #include "recorded_steps.hpp"
 
-// A field, or a value of an evaluator, in cells ``from`` .. ``to`` - 1 of the block, per axis, and its sums there.
+// A field, or a value of an evaluator, in ``count`` cells of the block, ``stride`` apart, from cell ``from`` on, per axis;
+// and its sums there.
 struct TimeSum {
-    int64_t field, from[AXES], to[AXES];
+    int64_t field, from[AXES], count[AXES], stride[AXES];
     double* sums;
 
-    bool has(long plane, long j) const { return plane >= from[0] && plane < to[0] && j >= from[1] && j < to[1]; }
-    // Adds cells x0 .. x1 - 1 of a row.
+    bool has(int a, long i) const {
+        return i >= from[a] && (i - from[a]) % stride[a] == 0 && (i - from[a]) / stride[a] < count[a];
+    }
+    bool has(long plane, long j) const { return has(0, plane) && has(1, j); }
+    // Adds those of cells x0 .. x1 - 1 of a row.
     void add(double weight, long plane, long j, const real* cells, long x0, long x1) const {
-        double* row = sums + ((plane - from[0]) * (to[1] - from[1]) + j - from[1]) * (to[2] - from[2]) - from[2];
-        for (long x = max(x0, from[2]), end = min(x1, to[2]); x < end; x++) row[x] += weight * double(cells[x]);
+        double* row = sums + ((plane - from[0]) / stride[0] * count[1] + (j - from[1]) / stride[1]) * count[2];
+        const long step = stride[2], first = max(0, (x0 - from[2] + step - 1) / step),
+                   end = min(count[2], (x1 - from[2] + step - 1) / step);
+        const real* chosen = cells + from[2];
+        if (step == 1)
+            for (long n = first; n < end; n++) row[n] += weight * double(chosen[n]);
+        else
+            for (long n = first; n < end; n++) row[n] += weight * double(chosen[n * step]);
     }
 };
 // To each of ``count`` sums record n is added with the weight weights[n].
