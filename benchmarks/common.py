@@ -30,6 +30,14 @@ kernel = "shift"
 end = {steps}.0
 dt = 1.0
 """
+GRAY_SCOTT = """
+grid.shape = [2048, 2048]
+equation.name = "gray_scott"
+initial.u = "1 - 0.5*exp(-((x - 1000)**2 + (y - 1000)**2)/200)"
+initial.v = "0.25*exp(-((x - 1000)**2 + (y - 1000)**2)/200)"
+numerics = {{ integrator = "euler", kernel = "native" }}
+time = {{ dt = 0.5, end = {end} }}
+"""
 MPI_ENVIRONMENT = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
@@ -37,6 +45,12 @@ MPI_ENVIRONMENT = {
     "OMPI_MCA_rmaps_base_oversubscribe": "1",
     "OMPI_MCA_hwloc_base_binding_policy": "none",
 }
+
+
+def native_heat(steps: int, precision: str = "float32") -> str:
+    """Return the input of 3-D heat on 256^3 cells, by native code."""
+    kernel = f'kernel = "native"\nprecision = "{precision}"'
+    return HEAT.format(n=256, steps=steps).replace('kernel = "shift"', kernel)
 
 
 def launched(processes: int, *line: str) -> list[str]:

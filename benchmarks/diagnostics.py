@@ -14,7 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from common import HEAT, machine, software, stepping_seconds, summary_of
+from common import GRAY_SCOTT, machine, native_heat, software, stepping_seconds, summary_of
 
 WAVE = """
 grid.shape = [256, 256, 256]
@@ -22,14 +22,6 @@ equation.name = "wave"
 initial.u = "exp(-((x - 128)**2 + (y - 128)**2 + (z - 128)**2)/200)"
 numerics = { integrator = "leapfrog", kernel = "native", order = 4 }
 time = { dt = 0.2, end = 60.0 }
-"""
-GRAY_SCOTT = """
-grid.shape = [2048, 2048]
-equation.name = "gray_scott"
-initial.u = "1 - 0.5*exp(-((x - 1000)**2 + (y - 1000)**2)/200)"
-initial.v = "0.25*exp(-((x - 1000)**2 + (y - 1000)**2)/200)"
-numerics = { integrator = "euler", kernel = "native" }
-time = { dt = 0.5, end = 1000.0 }
 """
 SHOTS = """
 grid.shape = [512, 512]
@@ -39,20 +31,12 @@ initial.p = "exp(-((x - 256)**2 + (y - 256)**2)/200)"
 numerics = { integrator = "leapfrog", kernel = "native" }
 time = { dt = 0.25, end = 250.0 }
 """
-
-
-def heat(precision: str, steps: int) -> str:
-    """Return an input of 256^3 cells."""
-    kernel = f'kernel = "native"\nprecision = "{precision}"'
-    return HEAT.format(n=256, steps=steps).replace('kernel = "shift"', kernel)
-
-
 MEMBERS = "acoustic, 6 members of 512², float32"
 PROBLEMS = {
-    "heat, 256³, float32": heat("float32", 1000),
-    "heat, 256³, float64": heat("float64", 500),
+    "heat, 256³, float32": native_heat(1000),
+    "heat, 256³, float64": native_heat(500, "float64"),
     "wave, order 4, 256³, float32": WAVE,
-    "Gray-Scott, 2048², float32": GRAY_SCOTT,
+    "Gray-Scott, 2048², float32": GRAY_SCOTT.format(end=1000.0),
     MEMBERS: SHOTS,
 }
 OF_FIELD = ("integral(u)", "max(u)", "min(u)")

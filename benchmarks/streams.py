@@ -13,20 +13,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from common import HEAT, machine, software, stepping_seconds, summary_of
+from common import GRAY_SCOTT, machine, native_heat, software, stepping_seconds, summary_of
 
-KERNEL = 'kernel = "native"\nprecision = "float32"'
-PROBLEMS = {
-    "heat, 256³": HEAT.format(n=256, steps=400).replace('kernel = "shift"', KERNEL),
-    "Gray-Scott, 2048²": """
-grid.shape = [2048, 2048]
-equation.name = "gray_scott"
-initial.u = "1 - 0.5*exp(-((x - 1000)**2 + (y - 1000)**2)/200)"
-initial.v = "0.25*exp(-((x - 1000)**2 + (y - 1000)**2)/200)"
-numerics = { integrator = "euler", kernel = "native" }
-time = { dt = 0.5, end = 200.0 }
-""",
-}
+PROBLEMS = {"heat, 256³": native_heat(400), "Gray-Scott, 2048²": GRAY_SCOTT.format(end=200.0)}
 STREAMS = {
     "mean of u over 100 steps": 'every_steps = 100\naverage = true\nfields = ["u"]',
     "mean of u*u over 100 steps": 'every_steps = 100\naverage = true\nexpressions = { square = "u*u" }',

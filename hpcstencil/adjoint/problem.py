@@ -193,10 +193,9 @@ class Adjoint:
         tables = () if self.forward.misfit is None else self.forward.misfit.tables
         seeds: dict[Node, str] = {Field(SAMPLES_SEED + table): table for table in tables}
         parts = {name: parts_of(tree, self.problem.faces) for name, tree in trees.items()}
-        varying = [part for each in parts.values() for part in each if isinstance(part, VARYING) and part not in seeds]
-        by_fft = [
-            part for each in parts.values() for part in each if isinstance(part, Convolution) and part.stencil.by_fft
-        ]
+        others = set().union(*parts.values()) - seeds.keys()
+        varying = any(isinstance(part, VARYING) for part in others)
+        by_fft = any(isinstance(part, Convolution) and part.stencil.by_fft for part in others)  # reads all cells
         if varying or by_fft or not all(name.startswith(ADJOINT) for name in trees):
             return {}
         return {name: tuple(table for seed, table in seeds.items() if seed in each) for name, each in parts.items()}
@@ -210,7 +209,7 @@ class Adjoint:
 
     @cached_property
     def numbers_of_samples(self) -> tuple[str, ...]:
-        """The parameters on which the weights depend with which derivatives with respect to samples are added."""
+        """The parameters on which the constant weights of `injected` depend, by name."""
         trees = self.problem.derived.get(SAMPLED, {}).values() if self.transposed else ()
         parts = (part for tree in trees for part in parts_of(tree, self.problem.faces))
         return tuple(sorted({part.name for part in parts if isinstance(part, Parameter)}))

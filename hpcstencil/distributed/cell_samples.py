@@ -72,8 +72,8 @@ class CellSamples:
         """Announce a compiled call whose steps are to be recorded; the call must follow at once.
 
         The state after step n of the run goes to row n / ``every`` - ``first``, if ``every`` divides n. Step 0 of the call's
-        `StepRange` is step ``origin`` of the run, and ``times`` are those of the rows that are recorded, by row. Does nothing
-        unless samples are taken ``while_stepping``.
+        `StepRange` is step ``origin`` of the run. ``times`` are those of the rows that are recorded, by row; not needed
+        ``with_last``. Does nothing unless samples are taken ``while_stepping``.
         """
 
     def expect_nothing(self) -> None:

@@ -105,7 +105,9 @@ class Samples:
     def recording(self, step: int, steps: StepRange) -> Iterator[None]:
         """A context in which a call takes ``steps``, the first of which has the number ``step``."""
         next_sample = step // self.every + 1
-        due = range(next_sample * self.every - step, int(steps.count) + 1, self.every)
+        due = (
+            range(next_sample * self.every - step, int(steps.count) + 1, self.every) if not self.cells.with_last else ()
+        )
         times = {self.taken + n: float(steps.part(done, 0).start) for n, done in enumerate(due)}
         self.cells.expect(self.every, next_sample - self.taken, step - steps.first, times)
         try:
@@ -120,7 +122,7 @@ class Samples:
             return self._record(fields, time)
         self.taken += due
         if last % self.every == 0 and not self.cells.with_last:
-            self.cells.record(self.taken - 1, expressions_at(self.forward, fields, self.parameters, time))
+            self.cells.record(self.taken - 1, self._expressions(fields, time))
         self._interpolate_if(self.taken == self.records)
 
     def times(self, run: RunSteps) -> list[float]:
@@ -167,9 +169,12 @@ class Samples:
         return self.receivers[of.tables[0]].every // self.every
 
     def _record(self, fields: Fields, time: float) -> None:
-        self.cells.record(self.taken, {**fields, **expressions_at(self.forward, fields, self.parameters, time)})
+        self.cells.record(self.taken, {**fields, **self._expressions(fields, time)})
         self.taken += 1
         self._interpolate_if(self.taken == self.records)
+
+    def _expressions(self, fields: Fields, time: float) -> Fields:
+        return expressions_at(self.forward, self.part, fields, self.parameters, time)
 
     def _interpolate_if(self, wanted: bool) -> None:
         if wanted:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from hpcstencil.adjoint.problem import SAMPLED, SAMPLES_SEED
 from hpcstencil.distributed.halo import Fields
@@ -64,7 +65,7 @@ class TransposedExpressions:
         self.radius = np.array(problem.discretization.radius(problem.derived[SAMPLED].values()))
         self.shape, self.periodic = np.array(topology.shape), np.array(topology.periodic)
         self.start, self.stop = np.array(backward.ranges).T
-        zeros = backward.put({SAMPLES_SEED + table: self._block(np.float64) for table in tables})
+        zeros = backward.put({SAMPLES_SEED + table: self._block(backward.dtype) for table in tables})
         self.fields = {**fields, **zeros}
 
     def cells(self, table: str, around: WeightedCells) -> dict[str, WeightedCells]:
@@ -93,7 +94,7 @@ class TransposedExpressions:
                 weights.append(block[places].astype(np.float64))
         return self._everywhere(np.concatenate(found), np.concatenate(weights))
 
-    def _block(self, dtype: type) -> np.ndarray:
+    def _block(self, dtype: npt.DTypeLike) -> np.ndarray:
         return np.zeros(self.stop - self.start, dtype)
 
     def _applied(self, table: str, seed: np.ndarray) -> list[np.ndarray]:

@@ -89,12 +89,12 @@ int main() {
     FieldSum* evaluated_sums = (FieldSum*)calloc(6, sizeof(FieldSum));
     for (int n = 0; n < 6; n++) evaluated_sums[n].wanted = 1, evaluated_sums[n].exponent = 4;
     StencilRecords stencils = {
-        3, 0, 1, 6, 0, evaluated_sums, 1, nullptr, nullptr, &evaluator, inputs, value_of, constants, times};
+        3, 0, 1, 6, 0, evaluated_sums, 1, nullptr, &evaluator, inputs, value_of, constants, times};
     const int64_t* const begin_of_value[] = {row};
     CellSamples of_value = {2, 0, 1, 9, 2 * rows, 2, 0, begin_of_value, runs, (real*)malloc(9 * 2 * rows * sizeof(real))};
     const double more_times[9] = {};
     StencilRecords stencil_cells = {
-        2, 0, 1, 9, 1, nullptr, 0, &of_value, nullptr, &evaluator, inputs, value_of, constants, more_times};
+        2, 0, 1, 9, 1, nullptr, 0, &of_value, &evaluator, inputs, value_of, constants, more_times};
     double weights[18] = {1, 0.5}, *over_time[2];
     TimeSum time_sum[2];
     for (int n = 0; n < 2; n++) {
@@ -103,9 +103,9 @@ int main() {
             n ? 0 : GIVEN - 1, {0, 0, 1}, {count[0], (count[1] + n) / (1 + n), (count[2] - 1) / 2}, {1, 1 + n, 2},
             over_time[n]};
     }
-    TimeSums of_fields = {1, 0, 1, 18, 1, time_sum, weights}, of_values = {1, 0, 1, 18, 1, time_sum + 1, weights};
+    TimeSums of_fields = {1, 0, 1, 18, -1, 1, time_sum, weights}, of_values = {1, 0, 1, 18, 2, 1, time_sum + 1, weights};
     StencilRecords stencil_sums = {
-        1, 0, 1, 18, 0, nullptr, 0, nullptr, &of_values, &evaluator, inputs, value_of, constants, weights};
+        1, 0, 1, 18, 0, nullptr, 0, nullptr, &evaluator, inputs, value_of, constants, weights};
     const bool evaluates = can_record_stencils(&inputs);
     int64_t everywhere[GIVEN];
     find_recordable(everywhere, 1);
@@ -134,7 +134,7 @@ int main() {
         set_state_records(n % 2 ? &states : nullptr);
         set_stencil_records(0, n % 2 && evaluates ? &stencils : nullptr);
         set_stencil_records(1, n % 3 && evaluates ? &stencil_cells : nullptr);
-        set_stencil_records(2, n % 3 != 1 && evaluates ? &stencil_sums : nullptr);
+        set_stencil_records(2, n % 3 != 1 && evaluates ? &stencil_sums : nullptr), add_time_sums(&of_values);
         n % 2 && can_average ? add_time_sums(&of_fields) : drop_time_sums(&of_fields);
         call.clock = clock, call.fields = fields[n % 2], call.results = fields[n < 4 ? (n + 1) % 2 : n % 2];
         advance(&call);
@@ -144,7 +144,8 @@ int main() {
     set_field_sums(nullptr, sums), drop_cell_samples(&samples), free(sums), free(row), free(runs), free(samples.values);
     set_injection(nullptr), free(line), free(added), free(values);
     drop_field_records(&records), free(recorded), set_state_records(nullptr);
-    drop_stencil_records(&stencil_sums), drop_time_sums(&of_fields), free(over_time[0]), free(over_time[1]);
+    drop_stencil_records(&stencil_sums), drop_time_sums(&of_fields), drop_time_sums(&of_values);
+    free(over_time[0]), free(over_time[1]);
     drop_stencil_records(&stencils), drop_stencil_records(&stencil_cells), free(evaluated_sums), free(of_value.values);
     for (int n = 0; n < 3 * GIVEN; n++) free(places[n]);
     printf("in place: %d, finite: %d\\n", choose_blocking(call, 18, THREADS).rows > 0, !stored_not_finite());

@@ -202,6 +202,11 @@ def test_averages_within_calls_are_those_of_single_steps(tmp_path, monkeypatch, 
         },
         "plane": {"every_steps": 4, "fields": fields[:1], "region": {last: half}},
         "squares": {"every_steps": 6, "expressions": {f"{name}_2": f"{name}**2" for name in fields}, "stride": 3},
+        "again": {
+            "every_steps": 5,
+            "expressions": {f"{name}_2": f"{name}**2" for name in fields},
+            "region": {last: half},
+        },
         "slope": {
             "every_steps": 8,
             "expressions": {"w": f"(x + t)*d{last}({fields[0]})"},

@@ -24,6 +24,8 @@ from hpcstencil.backends.native.program import Program, program
 from hpcstencil.backends.native.stencil_values import (
     EVALUATORS,
     FIRST_OVER_TIME,
+    OF_CELLS,
+    OF_SUMS,
     CompiledValues,
     StencilValues,
     more_reach,
@@ -295,22 +297,25 @@ class LoweredToNative:
                 if communicator.any(not values):
                     values = {}
             given = code.library, self.program.fields, trees, one_call and not members, records, made, values
-            reducer = ByNative(device_grid, *given, compiled(self.diagnosed, trees), recorded[0] is not None, members)
+            reducer = ByNative(
+                device_grid, *given, compiled(self.diagnosed, trees), recorded[OF_SUMS] is not None, members
+            )
             return array.reductions(needs, trees, reducer if problem.has_common_steps or not members else None)
 
         probes = compiled(self.probed, problem.probed.values())
-        recorded_probes = probes if records and recorded[1] else None
+        recorded_probes = probes if records and recorded[OF_CELLS] else None
         streamed = [compiled(each, each.trees) for each in self.streamed]
+        computed = {each.trees: each for each in (probes, *streamed) if each is not None}
         averaged = {
-            each.trees: (FIRST_OVER_TIME + recorded[FIRST_OVER_TIME:].index(values), each)
-            for values, each in zip(self.streamed, streamed, strict=True)
-            if each is not None and values in recorded[FIRST_OVER_TIME:]
+            values.trees: (number, computed[values.trees])
+            for number, values in enumerate(recorded)
+            if number >= FIRST_OVER_TIME and values is not None and values.trees in computed
         }
 
         def cellwise(needs: Needs, trees: Sequence[Node]) -> Cellwise:
             """Return the function that computes the values of ``trees``."""
-            found = [each for each in (probes, *streamed) if each is not None and each.trees == tuple(trees)]
-            return found[0].evaluate if found else array.cellwise(needs, trees)
+            found = computed.get(tuple(trees))
+            return found.evaluate if found else array.cellwise(needs, trees)
 
         def inside() -> Advance:
             """Return the same steps for use inside other compiled code.

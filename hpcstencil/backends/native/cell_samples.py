@@ -18,7 +18,6 @@ from hpcstencil.backends.native.passes import AXIS_OF
 from hpcstencil.backends.native.recorded_steps import RecordedSteps
 from hpcstencil.distributed.cell_samples import Cells, CellSamples
 from hpcstencil.distributed.device_blocks import Devices
-from hpcstencil.numerics.topology import Topology
 from hpcstencil.runtime.communicator import Communicator
 from hpcstencil.runtime.threads import by_threads
 
@@ -59,25 +58,26 @@ class NativeSamples(CellSamples):
         members: int = 1,
     ) -> None:
         super().__init__(cells, values, width, devices, members)
-        self.tables = list[Any]()  # to which structs point
-        self.samples = self.struct(cells, fields, width, devices.topology)
+        self.library, self.fields, self.cells, self.width = library, fields, cells, width
+        self.topology, self.tables = devices.topology, list[Any]()  # tables: to which structs point
+        self.samples = self.struct(fields)
         # all blocks exchange the same: fields, or what a joined step stores
         self.samples.dense = communicator.any(self.samples.dense)
-        self.library = library
         # Another recorder of the same program may be in use when this one is collected.
         weakref.finalize(self, library.drop_cell_samples, ctypes.c_void_p(ctypes.addressof(self.samples)))
 
-    def struct(self, cells: Mapping[str, Cells], names: Sequence[str], width: int, topology: Topology) -> Samples:
-        """Return the struct for these ``cells`` of what has these ``names``, in order."""
-        axes = AXIS_OF[topology.ndim]
-        shape = dict(zip(axes, topology.capacity(), strict=True))
+    def struct(self, names: Sequence[str]) -> Samples:
+        """Return the struct for the cells of what has these ``names``, in order."""
+        axes = AXIS_OF[self.topology.ndim]
+        shape = dict(zip(axes, self.topology.capacity(), strict=True))
         planes, rows = shape.get(0, 1), shape.get(1, 1)
         begin = (ctypes.c_void_p * len(names))()  # null without cells
         listed, count = [np.zeros((0, 3), np.int32)], 0
-        for name, each in cells.items():
+        for name in [name for name in names if name in self.cells]:
+            each = self.cells[name]
             place = dict(zip(axes, each.index.T, strict=True))
             row = place.get(0, 0) * rows + place.get(1, 0) + np.zeros(len(each.index), np.int64)
-            runs, row = runs_of(row, place[2], each.slot, width)
+            runs, row = runs_of(row, place[2], each.slot, self.width)
             table = np.ascontiguousarray(count + np.searchsorted(row, np.arange(planes * rows + 1)), np.int64)
             listed.append(runs)
             count += len(runs)
@@ -89,8 +89,8 @@ class NativeSamples(CellSamples):
             records=len(self.values) // self.members,
             size=self.values.shape[1],
             begin=ctypes.addressof(begin),
-            width=width,
-            dense=len(runs) * SPARSE > math.prod(topology.capacity()),
+            width=self.width,
+            dense=len(runs) * SPARSE > math.prod(self.topology.capacity()),
             run=runs.ctypes.data,
             values=self.values.ctypes.data,
         )

@@ -1,4 +1,6 @@
-"""Native code's recording of expressions with stencils while one call takes many steps: of extrema and sums, or single cells.
+"""Native code's recording of expressions with stencils while one call takes many steps.
+
+It records their extrema and sums over the grid, or single cells of them; time_sums.py has their sums over time.
 
 The program of the steps calls the pass of `StencilValues` for states between two steps. The C++ side is stencil_records.hpp.
 """
@@ -8,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import weakref
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -42,7 +45,6 @@ class Records(RecordedSteps):
         ("sums", ctypes.c_void_p),
         ("values", ctypes.c_int64),
         ("cells", ctypes.c_void_p),
-        ("over_time", ctypes.c_void_p),
         ("evaluator", ctypes.c_void_p),
         ("inputs", Inputs),
         ("value", ctypes.c_void_p),
@@ -115,35 +117,19 @@ class StencilRecords(SumRecords):
 
 
 class ExpressionSamples(NativeSamples):
-    """Records of single cells of fields and of expressions, except those of expressions after a call; see `NativeSamples`.
+    """Records of single cells of fields and of expressions, except those of expressions after a call.
 
-    ``names`` are those of the trees of ``probed``, in order.
+    ``given`` are the arguments of `NativeSamples`, and ``names`` are those of the trees of ``probed``, in order.
     """
 
     with_last = False
 
-    def __init__(
-        self,
-        cells: Mapping[str, Cells],
-        values: np.ndarray,
-        width: int,
-        devices: Devices,
-        library: ctypes.CDLL,
-        fields: Sequence[str],
-        communicator: Communicator,
-        members: int,
-        probed: CompiledValues,
-        names: Sequence[str],
-    ) -> None:
-        of_fields = {name: each for name, each in cells.items() if name not in names}
-        super().__init__(of_fields, values, width, devices, library, fields, communicator, members)
-        CellSamples.__init__(self, cells, values, width, devices, members)
-        self.sampled = self.struct(
-            {name: each for name, each in cells.items() if name in names}, names, width, devices.topology
-        )
-        self.evaluation = Evaluation(fields, probed, np.zeros(len(values) // members))
+    def __init__(self, *given: Any, probed: CompiledValues, names: Sequence[str]) -> None:
+        super().__init__(*given)
+        self.sampled = self.struct(names)
+        self.evaluation = Evaluation(self.fields, probed, np.zeros(self.sampled.records))
         self.records = self.evaluation.records(cells=ctypes.addressof(self.sampled))
-        weakref.finalize(self, library.drop_stencil_records, ctypes.c_void_p(ctypes.addressof(self.records)))
+        weakref.finalize(self, self.library.drop_stencil_records, ctypes.c_void_p(ctypes.addressof(self.records)))
 
     def expect(self, every: int, first: int, origin: int, times: Mapping[int, float]) -> None:
         super().expect(every, first, origin, times)
@@ -176,11 +162,11 @@ def recorder_of_cells(
     """
     recorded = cells.keys() & set(expressions)
     possible = width <= WIDEST and cells.keys() - recorded <= set(program.recordable)
-    given = library, program.fields, communicator, members
+    given = cells, values, width, devices, library, program.fields, communicator, members
     if possible and not recorded:
-        return NativeSamples(cells, values, width, devices, *given)
+        return NativeSamples(*given)
     if possible and probed is not None:
-        return ExpressionSamples(cells, values, width, devices, *given, probed, expressions)
+        return ExpressionSamples(*given, probed=probed, names=expressions)
     return CellSamples(cells, values, width, devices, members)
 
 

@@ -77,8 +77,8 @@ class Inputs(ctypes.Structure):
 
 @dataclass(frozen=True)
 class StencilValues:
-    """The program that computes the values of ``trees``, which are wanted after ``every`` steps of a run; None if the steps
-    are not known before."""
+    """The program that computes the values of ``trees``. They are wanted after every ``every``-th step of a run; None if these
+    steps are not known before."""
 
     trees: tuple[Node, ...]
     program: Program
@@ -112,19 +112,23 @@ class StencilValues:
 
     @classmethod
     def of_streams(cls, problem: Problem, fields: Sequence[str]) -> list[StencilValues]:
-        """Return a program for the expressions of each stream that native code can compute; see `of`."""
-        made = []
+        """Return a program for the expressions of each stream that native code can compute; see `of`.
+
+        Streams with the same expressions share one.
+        """
+        every = dict[tuple[Node, ...], int | None]()
         for name, stream in problem.config.output.streams.items():
-            trees = list(dict.fromkeys(problem.derived.get(expressions_key(name), {}).values()))
+            trees = tuple(problem.derived.get(expressions_key(name), {}).values())
             if all(set() < fields_read(tree) <= set(fields) for tree in trees):
-                made.append(cls.of(problem, trees, 1 if stream.average else None))
+                every[trees] = 1 if stream.average else every.get(trees)
+        made = (cls.of(problem, trees, steps) for trees, steps in every.items() if len(set(trees)) == len(trees))
         return [each for each in made if each is not None]
 
     @classmethod
     def of(cls, problem: Problem, trees: Sequence[Node], every: int | None) -> StencilValues | None:
         """Return the program for ``trees``; None without any, or if native code cannot compute one of them.
 
-        These reasons do not depend on the decomposition, and neither do the bits of the values.
+        Neither these reasons nor the bits of the values depend on the decomposition.
         """
         parts = (part for tree in trees for part in walk(tree))
         if not trees or any(isinstance(part, Convolution) and part.stencil.by_fft for part in parts):

@@ -34,19 +34,29 @@ class TimeSum(ctypes.Structure):
 class Struct(RecordedSteps):
     """The struct TimeSums of time_sums.hpp."""
 
-    _fields_ = (("count", ctypes.c_int64), ("sum", ctypes.c_void_p), ("weights", ctypes.c_void_p))
+    _fields_ = (
+        ("evaluator", ctypes.c_int64),
+        ("count", ctypes.c_int64),
+        ("sum", ctypes.c_void_p),
+        ("weights", ctypes.c_void_p),
+    )
 
 
 class NativeTimeSums:
     """Sums over time that the program in ``library`` adds up; see `backend.TimeSums`.
 
-    ``names`` are those of all its fields, in order.
+    ``names`` are those of all its fields, in order; or of the values of the ``evaluator`` with this number.
     """
 
     with_last = True
 
     def __init__(
-        self, library: ctypes.CDLL, names: Sequence[str], chosen: Sequence[slice], sums: Mapping[str, np.ndarray]
+        self,
+        library: ctypes.CDLL,
+        names: Sequence[str],
+        chosen: Sequence[slice],
+        sums: Mapping[str, np.ndarray],
+        evaluator: int = -1,
     ) -> None:
         self.library, self.sums = library, sums
         self.each = (TimeSum * len(sums))()
@@ -55,7 +65,7 @@ class NativeTimeSums:
             entry.count[:] = entry.stride[:] = [1, 1, 1]
             for axis, cells, count in zip(AXIS_OF[array.ndim], chosen, array.shape, strict=True):
                 entry.from_[axis], entry.count[axis], entry.stride[axis] = cells.start, count, cells.step or 1
-        self.struct = Struct(every=1, count=len(sums), sum=ctypes.addressof(self.each))
+        self.struct = Struct(every=1, evaluator=evaluator, count=len(sums), sum=ctypes.addressof(self.each))
         weakref.finalize(self, library.drop_time_sums, ctypes.c_void_p(ctypes.addressof(self.struct)))
 
     def expect(self, first: int, times: Sequence[float], weights: np.ndarray) -> None:
@@ -72,9 +82,10 @@ class NativeTimeSums:
 
 
 class ExpressionTimeSums(NativeTimeSums):
-    """Sums over time of the trees of ``values``, by the evaluator with this number, except after the last step of a call.
+    """Sums over time of the trees of ``values``, except after the last step of a call.
 
-    ``fields`` are those of the program in ``library``, and the ``sums`` are in the order of the trees.
+    ``fields`` are those of the program in ``library``, and the ``sums`` are in the order of the trees. Several sums of the same
+    values share an ``evaluator``, and have the same times.
     """
 
     with_last = False
@@ -88,9 +99,9 @@ class ExpressionTimeSums(NativeTimeSums):
         chosen: Sequence[slice],
         sums: Mapping[str, np.ndarray],
     ) -> None:
-        super().__init__(library, list(sums), chosen, sums)
+        super().__init__(library, list(sums), chosen, sums, evaluator)
         self.number, self.evaluation = ctypes.c_int64(evaluator), Evaluation(fields, values, np.zeros(0))
-        self.records = self.evaluation.records(every=1, over_time=ctypes.addressof(self.struct))
+        self.records = self.evaluation.records(every=1)
         weakref.finalize(self, library.drop_stencil_records, ctypes.c_void_p(ctypes.addressof(self.records)))
 
     def expect(self, first: int, times: Sequence[float], weights: np.ndarray) -> None:
@@ -99,6 +110,7 @@ class ExpressionTimeSums(NativeTimeSums):
         super().expect(first, times, weights)
 
     def set(self, wanted: bool) -> None:
+        super().set(wanted)
         self.library.set_stencil_records(self.number, ctypes.byref(self.records) if wanted else None)
 
 

@@ -71,8 +71,12 @@ class FurtherOutput(Stream):
         return None if self.multiples is None else self.multiples.time_of_next(self.schedule)
 
     def is_due(self, clock: Clock) -> bool:
-        after_each_call = self.asked.average and not (self.sums is not None and self.sums.with_last)
-        return after_each_call or self._is_record(clock)
+        return (self.asked.average and self._adds_last) or self._is_record(clock)
+
+    @property
+    def _adds_last(self) -> bool:
+        """Whether an average needs the state after a call: compiled calls do not add that, or add nothing."""
+        return self.sums is None or not self.sums.with_last
 
     def _is_record(self, clock: Clock) -> bool:
         """Return whether a record is due, or an average ends, at ``clock``."""
@@ -101,10 +105,9 @@ class FurtherOutput(Stream):
         """Return averages that begin now, or, if the run ``goes_on`` from a checkpoint, continue those stored in it."""
         fields, made = list(self.description.fields), self.simulation.steps.time_sums
         trees = [*self.simulation.problem.derived.get(expressions_key(self.name), {}).values()]
-        possible = made is not None and self.simulation.control is None
         shape = tuple(last - first for first, last in self.ranges)
         average, checkpoint = TimeAverage(fields, shape), self.output.source.checkpoint
-        if made is not None and possible:
+        if made is not None and self.simulation.control is None:
             self.sums = made(self.own, average.sums, trees)
         names, processes = {self._place(field): field for field in fields}, self.simulation.communicator
         if goes_on and checkpoint is not None and holds(checkpoint, list(names), processes):
@@ -138,11 +141,10 @@ class FurtherOutput(Stream):
     def write(self, state: State) -> None:
         record = self._is_record(state.clock)
         with self.output.stopwatch.during("output"):
-            values = self._values(state)
-            if self.average is not None and self.sums is None:
-                self.average.add(values, self._step_size(state.clock.time))
-            elif self.average is not None and self.sums is not None and not self.sums.with_last:
-                self.average.add(values, self.weights[-1])
+            values = self._values(state) if self.average is None or self._adds_last else {}
+            if self.average is not None and self._adds_last:
+                weight = self._step_size(state.clock.time) if self.sums is None else self.weights[-1]
+                self.average.add(values, weight)
             if record and self.average is not None:
                 dtype = self.simulation.dtype
                 values = {name: mean.astype(dtype) for name, mean in self.average.take().items()}

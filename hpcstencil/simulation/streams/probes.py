@@ -75,7 +75,8 @@ class Probes(Stream):
     def before(self, state: State, leap: Leap) -> None:
         self.leap = leap
         first = state.clock.step // self.every + 1 - len(self.taken)
-        times = {n: leap.time_of(step) for n, step in enumerate(leap.multiples(self.every), len(self.taken))}
+        steps = () if self.samples.with_last else leap.multiples(self.every)
+        times = {n: leap.time_of(step) for n, step in enumerate(steps, len(self.taken))}
         self.samples.expect(self.every, first, state.clock.step - leap.steps.first, times)
 
     def poll(self) -> None:
@@ -118,7 +119,7 @@ class Probes(Stream):
 
     def _expressions(self, state: State) -> Fields:
         parameters, time = self.simulation.problem.parameters, state.clock.time
-        return expressions_at(self.simulation, dict(state.fields), parameters, time)
+        return expressions_at(self.simulation, self.part, dict(state.fields), parameters, time)
 
     def _interpolate_if_full(self) -> None:
         if len(self.taken) == self.records:
@@ -167,10 +168,12 @@ class Probes(Stream):
         return steps, times, {VALUES: found.reshape(*own.shape[:-1], found.shape[-1])}
 
 
-def expressions_at(simulation: Simulation, fields: Fields, parameters: Parameters, time: float) -> Fields:
-    """Return the expressions that receivers record, in all cells, by `Receivers.field`. Collective."""
+def expressions_at(
+    simulation: Simulation, part: ReceiverCells, fields: Fields, parameters: Parameters, time: float
+) -> Fields:
+    """Return the expressions in all cells, by `Receivers.field`, if the receivers of ``part`` record any. Collective."""
     probed = simulation.problem.probed
-    if not probed:
+    if not probed.keys() & part.cells.keys():
         return {}
     return dict(zip(probed, simulation.derived[PROBED](fields, parameters, time), strict=True))
 

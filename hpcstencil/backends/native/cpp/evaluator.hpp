@@ -7,11 +7,7 @@ struct EvaluatorFunctions {
     void* opened = nullptr;  // memory of the evaluator
     void (*close)(EvaluatorFunctions&) = nullptr;
     const real* const* tables = nullptr;
-    real* const* origin = nullptr;  // of its fixed arrays
-    long pitch = 0, plane = 0;
-
-    // What a pass that computes plane i reads of a fixed array.
-    Rows at(const Plane& read, long i) const { return {origin[-1 - read.input] + (i + read.offset) * plane, pitch}; }
+    const FixedArrays* fixed_arrays = nullptr;
 };
 
 struct Evaluator {
@@ -42,8 +38,7 @@ static void open_functions(const Call& call, const double* constants, const long
     Layers unused;
     fill_tables(own, reach, opened.memory, opened.tables, unused);
     fill_fixed_arrays(own, reach, opened.memory, opened.fixed_arrays);
-    const FixedArrays& fixed = opened.fixed_arrays;
-    *found = {&opened, close_functions, opened.tables.data(), fixed.origin.data(), fixed.pitch, fixed.plane};
+    *found = {&opened, close_functions, opened.tables.data(), &opened.fixed_arrays};
 }
 
 // The only pass of this program as an evaluator.

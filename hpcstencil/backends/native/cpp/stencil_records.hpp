@@ -10,14 +10,13 @@
 #include "field_sums.hpp"
 #include "time_sums.hpp"
 
-// Either record n has ``values`` sums, from ``sums`` + n ``values`` on, or ``cells`` are recorded, or values are summed
-// ``over_time``. The fields of the latter two are the values by number.
+// Either record n has ``values`` sums, from ``sums`` + n ``values`` on; or ``cells`` are recorded, whose fields are the
+// values by number; or, without either, the values are summed over time (`TimeSums::evaluator`).
 struct StencilRecords : RecordedSteps {
     int64_t least;  // the first record that is made: the state before a call may be in an earlier one already
     FieldSum* sums;
     int64_t values;
     const CellSamples* cells;
-    const TimeSums* over_time;
     const Evaluator* evaluator;
     Inputs inputs;         // those of the evaluator's pass, as arrays of this program
     const int64_t* value;  // the number of the value that each field of the evaluator holds
@@ -32,7 +31,7 @@ struct StencilRecords : RecordedSteps {
 static StencilRecords* stencil_records[EVALUATORS] = {};
 
 // Stores how many cells further beyond a block a sweep of some steps loads, per axis, if the state before each of them
-// is recorded by expressions that read these inputs, null if there are none, per evaluator.
+// is recorded by expressions that read these inputs. There is one of them per evaluator, or null.
 extern "C" void more_reach(const Inputs* const* inputs, int64_t steps, int64_t* more) {
     Pipeline &plain = *new Pipeline(), &evaluating = *new Pipeline();
     steps = min(steps, MAX_STEPS);
@@ -65,7 +64,7 @@ struct LevelEvaluation {
     const EvaluatorFunctions* functions;
     FieldSum* sums;               // of the record
     real* cells;                  // of the record, if it is of cells
-    double weight;                // of the record, in sums over time
+    std::vector<std::pair<const TimeSum*, double>> over_time;  // with the weights of the record
     std::vector<real> scalars, made;
     std::vector<CellSums> added;  // of each result of the pass
     std::vector<long> value;      // its number
@@ -73,8 +72,9 @@ struct LevelEvaluation {
     std::vector<RowRuns> runs;
 
     // For the first pass of a step of the call's clock.
-    void find(const Call& call, long step, const StencilRecords* found, const EvaluatorFunctions& of_call) {
-        const long n = found->number(step);
+    void find(const Call& call, long step, int number, const EvaluatorFunctions& of_call) {
+        const StencilRecords* found = stencil_records[number];
+        const long n = found ? found->number(step) : -1;
         if (n < 0) return;
         records = found, functions = &of_call;
         const Evaluator& evaluator = *records->evaluator;
@@ -88,8 +88,10 @@ struct LevelEvaluation {
             cells = records->cells->values + records->row(call, n) * records->cells->size, runs.resize(whole.outputs);
             return;
         }
-        if (records->over_time) {
-            weight = records->over_time->weights[n];
+        if (!records->sums) {
+            for (const TimeSums* each : time_sums)
+                for (int64_t k = 0; k < each->count && each->evaluator == number; k++)
+                    over_time.push_back({each->sum + k, each->weights[each->number(step)]});
             return;
         }
         sums = records->sums + records->row(call, n) * records->values, added.resize(whole.outputs);
@@ -99,19 +101,19 @@ struct LevelEvaluation {
     // Records planes i .. end - 1 before the level computes them, since it may overwrite what it reads. ``from`` and
     // ``to`` bound the cells wanted. read(array, n) is plane n of an array that the level reads.
     template <class Read>
-    void add(const Call& call, long i, long end, const long from[AXES], const long to[AXES], Read read) {
+    void record(const Call& call, long i, long end, const long from[AXES], const long to[AXES], Read read) {
         if (!records) return;
         const Variant& whole = records->evaluator->pass->whole();
         for (long n = max(i, from[0]); n < min(end, to[0]); n++) {
             if (records->cells && !has_cells(call, n, from[1], to[1])) continue;
             for (int p = 0; p < whole.planes; p++) {
                 const Plane& plane = whole.plane[p];
-                in[p] = plane.input < 0 ? functions->at(plane, n)
+                in[p] = plane.input < 0 ? functions->fixed_arrays->at(plane, n)
                                         : read(records->inputs.input[plane.input].array, n + plane.offset);
             }
             if (records->cells) put_cells(call, whole, n, from, to);
-            else if (records->over_time) add_over_time(call, whole, n, from, to);
-            else add_plane(whole, n, from, to);
+            else if (records->sums) add_plane(whole, n, from, to);
+            else add_over_time(call, whole, n, from, to);
         }
     }
 
@@ -137,13 +139,12 @@ struct LevelEvaluation {
     }
 
     void add_over_time(const Call& call, const Variant& whole, long n, const long from[AXES], const long to[AXES]) {
-        const TimeSums& over_time = *records->over_time;
         const long pitch = to[2] - from[2] + LANES, plane = home(call, n);
         made.resize(out.size() * pitch);
         for (size_t o = 0; o < out.size(); o++) out[o] = {made.data() + o * pitch - from[2], 0};
         for (long j = from[1]; j < to[1]; j++) {
             bool computed = false;
-            for (const TimeSum *each = over_time.sum, *end = each + over_time.count; each < end; each++) {
+            for (const auto& [each, weight] : over_time) {
                 if (!each->has(plane, j)) continue;
                 if (!computed) compute(whole, n, j, from[2], to[2]), computed = true;
                 for (size_t o = 0; o < out.size(); o++)
@@ -190,12 +191,11 @@ struct LevelStencils {
 
     // For a level with the pass of this number in a step of the call's clock.
     void find(const Call& call, long step, int number, const EvaluatorFunctions functions[EVALUATORS]) {
-        for (int e = 0; e < EVALUATORS && call.records && !number; e++)
-            if (stencil_records[e]) of[e].find(call, step, stencil_records[e], functions[e]);
+        for (int e = 0; e < EVALUATORS && call.records && !number; e++) of[e].find(call, step, e, functions[e]);
     }
     template <class Read>
-    void add(const Call& call, long i, long end, const long from[AXES], const long to[AXES], Read read) {
-        for (LevelEvaluation& each : of) each.add(call, i, end, from, to, read);
+    void record(const Call& call, long i, long end, const long from[AXES], const long to[AXES], Read read) {
+        for (LevelEvaluation& each : of) each.record(call, i, end, from, to, read);
     }
     void end() {
         for (LevelEvaluation& each : of) each.end();

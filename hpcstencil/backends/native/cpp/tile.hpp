@@ -232,7 +232,7 @@ struct Tile {
             return read_plane(Unstored::array(plane), n + plane.offset);
         };
         w.unstored.record(call, scalars[w.step], plan.tables.data(), plan.layers, i, from, to, source);
-        w.stencils.add(call, i, i + AT_ONCE, from, to, read_plane);
+        w.stencils.record(call, i, i + AT_ONCE, from, to, read_plane);
         for (long k = 0; k < AT_ONCE; k += pass.at_once) {
             if (i + k + pass.at_once <= w.lo || i + k >= w.hi) continue;
             for (long n = 0; n < pass.outputs * pass.at_once; n++) {

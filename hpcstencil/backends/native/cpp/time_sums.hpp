@@ -1,9 +1,9 @@
-// Sums over time of fields, Σ weight·value after each step of a call, for time averages.
+// Sums over time of fields and expressions, Σ weight·value after each step of a call, for time averages.
 #pragma once
 #include "recorded_steps.hpp"
 
-// A field, or a value of an evaluator, in ``count`` cells of the block, ``stride`` apart, from cell ``from`` on, per axis;
-// and its sums there.
+// A field, or a value of an evaluator, and its sums in ``count`` cells of the block per axis, from cell ``from`` on,
+// ``stride`` apart.
 struct TimeSum {
     int64_t field, from[AXES], count[AXES], stride[AXES];
     double* sums;
@@ -24,9 +24,10 @@ struct TimeSum {
             for (long n = first; n < end; n++) row[n] += weight * double(chosen[n * step]);
     }
 };
-// To each of ``count`` sums record n is added with the weight weights[n].
+// To each of ``count`` sums record n is added with the weight weights[n]. They are of fields if ``evaluator`` is -1,
+// else of the values of the evaluator with this number.
 struct TimeSums : RecordedSteps {
-    int64_t count;
+    int64_t evaluator, count;
     const TimeSum* sum;
     const double* weights;
 };
@@ -37,7 +38,7 @@ static bool time_sums_need_whole_steps = false;
 static void find_lost_fields() {
     time_sums_need_whole_steps = is_lost_between_steps([](int f) {
         for (const TimeSums* each : time_sums)
-            for (int64_t n = 0; n < each->count; n++)
+            for (int64_t n = 0; n < each->count && each->evaluator < 0; n++)
                 if (each->sum[n].field == f) return true;
         return false;
     });
@@ -56,7 +57,7 @@ extern "C" void add_time_sums(TimeSums* sums) {
 }
 static bool adds_over_time(long step) {
     for (const TimeSums* each : time_sums)
-        if (each->number(step) >= 0) return true;
+        if (each->evaluator < 0 && each->number(step) >= 0) return true;
     return false;
 }
 
@@ -73,7 +74,7 @@ struct LevelTimeSums {
         for (const TimeSums* each : time_sums)
             each_field_made(pass, [&](int o, int f, int later) {
                 const long record = each->number(step + later + 1);
-                for (int64_t n = 0; n < each->count && record >= 0; n++)
+                for (int64_t n = 0; n < each->count && each->evaluator < 0 && record >= 0; n++)
                     if (each->sum[n].field == f) entries.push_back({o, each->sum + n, each->weights[record]});
             });
     }

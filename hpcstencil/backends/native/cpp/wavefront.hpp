@@ -477,7 +477,7 @@ struct Sweep {
                                    if (plane.input < 0) return wavefront.fixed_arrays.at(plane, n);
                                    return read_plane(Unstored::array(plane), n + plane.offset);
                                });
-        stencils[q].add(call, i0, i1, first, end, read_plane);
+        stencils[q].record(call, i0, i1, first, end, read_plane);
         // the lowest and the highest plane with which a group begins
         const long planes = pass.at_once, low = i + (i0 - i) / planes * planes,
                    high = low + (i1 - 1 - low) / planes * planes;
