@@ -50,8 +50,11 @@ class Commands(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command that the arguments name. Raises click.UsageError, with a suggestion, for an unknown one."""
+        from hpcstencil.config import planned
         from hpcstencil.validation.messages import nearest
 
+        if args and args[0] in planned.COMMANDS:
+            raise click.UsageError(f"The command '{args[0]}' is not available yet.", ctx)
         if args and args[0] not in COMMANDS and (near := nearest(args[0], COMMANDS)):
             raise click.UsageError(f"No such command '{args[0]}'. Did you mean '{near}'?", ctx)
         return super().resolve_command(ctx, args)

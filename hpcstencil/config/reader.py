@@ -20,6 +20,7 @@ from hpcstencil.config.limits import LEAST_TOLERANCE, MOST_CELLS, MOST_EPSILON, 
 from hpcstencil.config.names import allowed_name
 from hpcstencil.config.path_checks import check_is_file, check_path
 from hpcstencil.config.paths import array_files, check_output_path, objective_files, series_files, sources
+from hpcstencil.config.planned import refuse_planned
 from hpcstencil.config.probes import read_probes
 from hpcstencil.config.settings import (
     STEP_KEYS,
@@ -123,6 +124,7 @@ def from_mapping(raw: Mapping[str, object], base: Path, overrides: Sequence[str]
     ``stem``.h5 if the input does not name one. Raises InputError for any wrong key or value.
     """
     raw = override(raw, overrides)
+    refuse_planned(raw)
     for name in raw:
         if name not in TOP:
             raise unknown(at(name), "table or key", name, TOP, _home(name))
@@ -153,13 +155,12 @@ def from_mapping(raw: Mapping[str, object], base: Path, overrides: Sequence[str]
     )
     if config.ensemble:
         check_steps(config)
-        if config.output.streams:
-            raise InputError("output.streams: not available yet for ensembles; remove the table")
-        if config.probes and config.time.dt is None:
-            raise InputError(
-                f"probes: not available yet in an [ensemble] with time.{config.time.given}, whose members take steps of their "
-                "own; give a fixed time.dt"
-            )
+        for key, recorded in (("output.streams", config.output.streams), ("probes", config.probes)):
+            if recorded and config.time.dt is None:
+                raise InputError(
+                    f"{key}: not available yet in an [ensemble] with time.{config.time.given}, whose members take steps of "
+                    "their own; give a fixed time.dt"
+                )
     _refuse_extremes(config)
     if config.mask is not None and config.numerics.order != 2:
         raise wrong(

@@ -138,11 +138,14 @@ class Simulation:
         return np.ascontiguousarray(self.device_grid.devices.get(array))
 
     def cells(self, array: jax.Array, chosen: Sequence[slice]) -> np.ndarray:
-        """Return a C-contiguous copy of the ``chosen`` cells of this process's block of one array, one slice per axis."""
+        """Return a C-contiguous copy of the ``chosen`` cells of this process's block of one array, one slice per axis of the
+        grid. In an ensemble the member axis comes first."""
         devices = self.device_grid.devices
         if devices.on_gpu and not devices.several:  # transfers only these cells from the GPU
-            return np.array(array[tuple(chosen)], order="C")
-        return np.array(devices.get(array)[tuple(chosen)], order="C")
+            cells = np.asarray(array[tuple(chosen)])
+        else:
+            cells = devices.get(array)[tuple(chosen)]
+        return np.array(np.moveaxis(cells, -1, 0) if self.problem.members else cells, order="C")
 
     def per_member(self, value: float | np.integer) -> Any:
         """Return ``value`` as an entry of a `StepRange`.

@@ -11,6 +11,7 @@ import pytest
 from probed import ON_THREADS, counted_calls, file_of, with_probes
 from support import problem_of
 
+import hpcstencil as hs
 from hpcstencil.checkpoint.paths import list_checkpoints
 from hpcstencil.config.reader import from_mapping
 from hpcstencil.numerics.grid import Grid, chosen_cells
@@ -226,6 +227,25 @@ def test_averages_within_calls_are_those_of_single_steps(tmp_path, monkeypatch, 
         assert len(contents(of(found, name))["step"]) > 3
 
 
+@pytest.mark.parametrize("devices, kernel", [(1, "native"), (2, "shift")])
+def test_members_have_the_streams_of_single_runs(started, monkeypatch, devices, kernel):
+    rates, numerics = [0.03, 0.045, 0.06], {"kernel": kernel}
+    members = {"ensemble": {"equation.F": rates}, "numerics": numerics, "output": {"streams": STREAMS}}
+    calls = counted_calls(monkeypatch, FurtherOutput)
+    path = started("members.h5", devices=devices, **members)
+    assert max(calls) > 1 or kernel == "shift"
+    for n, rate in enumerate(rates):
+        single = started(f"{n}.h5", equation={**TABLES["equation"], "F": rate}, numerics=numerics)
+        for stream in STREAMS:
+            found, expected = contents(of(path, stream)), contents(of(single, stream))
+            assert found["F"].tolist() == rates
+            for name, values in expected.items():
+                own = found[name][n] if values.ndim > 2 else found[name]
+                assert bits(own) == bits(values), (stream, name)
+    view = hs.open(of(path, "derived"))
+    assert view["slope"].dims == ("member", "time", "x", "y") and view["F"].dims == ("member",)
+
+
 def test_fields_on_faces_have_the_lower_faces_of_the_cells(started):
     tables = {
         "equation": {"name": "shallow_water", "g": 1.0}, "initial": {"h": f"1 + 0.1*{SPOT}"}, "time": {"end": 0.3, "dt": 0.03},
@@ -282,8 +302,9 @@ class StopAt(Stream):
         {},
         {"time": {"end": 1.0, "cfl": 0.15}},
         {"time": {"end": 1.0, "tolerance": 1e-7}, "numerics": {"kernel": "shift", "precision": "float64"}},
+        {"ensemble": {"equation.F": [0.03, 0.05]}},
     ],
-    ids=["dt", "cfl", "tolerance"],
+    ids=["dt", "cfl", "tolerance", "members"],
 )
 def test_a_stopped_run_goes_on_with_its_streams(started, monkeypatch, tables):
     """Means too, in the middle of which it stopped; on other devices."""

@@ -352,9 +352,7 @@ class LoweredToNative:
             injection=(lambda most: NativeInjection(code.library, device_grid.topology, self.program.injections, most))
             if self.program.injections and plan.steps_per_exchange and one_at_a_time
             else None,
-            time_sums=partial(time_sums_of, code.library, self.program.fields, averaged)
-            if records and not members
-            else None,
+            time_sums=partial(time_sums_of, code.library, self.program.fields, averaged) if records else None,
             attempt_of_member=None
             if any(widths) or not plan.steps_per_exchange
             else lambda: attempt_in_a_call(replace(code, members=0), device_grid, widths, array.norm),

@@ -63,7 +63,7 @@ class NativeTimeSums:
         for entry, (name, array) in zip(self.each, sums.items(), strict=True):
             entry.field, entry.sums = names.index(name), array.ctypes.data
             entry.count[:] = entry.stride[:] = [1, 1, 1]
-            for axis, cells, count in zip(AXIS_OF[array.ndim], chosen, array.shape, strict=True):
+            for axis, cells, count in zip(AXIS_OF[len(chosen)], chosen, array.shape[-len(chosen) :], strict=True):
                 entry.from_[axis], entry.count[axis], entry.stride[axis] = cells.start, count, cells.step or 1
         self.struct = Struct(every=1, evaluator=evaluator, count=len(sums), sum=ctypes.addressof(self.each))
         weakref.finalize(self, library.drop_time_sums, ctypes.c_void_p(ctypes.addressof(self.struct)))

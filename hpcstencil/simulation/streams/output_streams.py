@@ -105,7 +105,7 @@ class FurtherOutput(Stream):
         """Return averages that begin now, or, if the run ``goes_on`` from a checkpoint, continue those stored in it."""
         fields, made = list(self.description.fields), self.simulation.steps.time_sums
         trees = [*self.simulation.problem.derived.get(expressions_key(self.name), {}).values()]
-        shape = tuple(last - first for first, last in self.ranges)
+        shape = (*self.simulation.problem.layout.members, *(last - first for first, last in self.ranges))
         average, checkpoint = TimeAverage(fields, shape), self.output.source.checkpoint
         if made is not None and self.simulation.control is None:
             self.sums = made(self.own, average.sums, trees)
@@ -232,7 +232,8 @@ def described(problem: Problem, name: str, attributes: Mapping[str, Any], dtype:
     of_mean = "mean over time of " if stream.average else ""
     names = {field: output.long_name.get(field, stream.expressions.get(field, field)) for field in fields}
     return Description(
-        Layout(stream.cells(problem.config.grid), positions, (True,) * ndim),  # lower faces alone, as on periodic axes
+        # lower faces alone, as on periodic axes
+        Layout(stream.cells(problem.config.grid), positions, (True,) * ndim, problem.layout.ensemble),
         fields,
         dtype,
         attributes={**attributes, "fields": json.dumps(fields), "stream": json.dumps(content(name, stream, fields))},

@@ -148,7 +148,7 @@ struct LevelEvaluation {
                 if (!each->has(plane, j)) continue;
                 if (!computed) compute(whole, n, j, from[2], to[2]), computed = true;
                 for (size_t o = 0; o < out.size(); o++)
-                    if (value[o] == each->field) each->add(weight, plane, j, out[o].p, from[2], to[2]);
+                    if (value[o] == each->field) each->add(call, weight, plane, j, out[o].p, from[2], to[2]);
             }
         }
     }

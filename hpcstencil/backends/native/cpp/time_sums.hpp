@@ -3,7 +3,7 @@
 #include "recorded_steps.hpp"
 
 // A field, or a value of an evaluator, and its sums in ``count`` cells of the block per axis, from cell ``from`` on,
-// ``stride`` apart.
+// ``stride`` apart. Those of the members of an ensemble follow each other.
 struct TimeSum {
     int64_t field, from[AXES], count[AXES], stride[AXES];
     double* sums;
@@ -13,15 +13,16 @@ struct TimeSum {
     }
     bool has(long plane, long j) const { return has(0, plane) && has(1, j); }
     // Adds those of cells x0 .. x1 - 1 of a row.
-    void add(double weight, long plane, long j, const real* cells, long x0, long x1) const {
-        double* row = sums + ((plane - from[0]) / stride[0] * count[1] + (j - from[1]) / stride[1]) * count[2];
+    void add(const Call& call, double weight, long plane, long j, const real* cells, long x0, long x1) const {
+        const long n = (plane - from[0]) / stride[0], row = (j - from[1]) / stride[1];
+        double* to = sums + ((call.member * count[0] + n) * count[1] + row) * count[2];
         const long step = stride[2], first = max(0, (x0 - from[2] + step - 1) / step),
                    end = min(count[2], (x1 - from[2] + step - 1) / step);
         const real* chosen = cells + from[2];
         if (step == 1)
-            for (long n = first; n < end; n++) row[n] += weight * double(chosen[n]);
+            for (long x = first; x < end; x++) to[x] += weight * double(chosen[x]);
         else
-            for (long n = first; n < end; n++) row[n] += weight * double(chosen[n * step]);
+            for (long x = first; x < end; x++) to[x] += weight * double(chosen[x * step]);
     }
 };
 // To each of ``count`` sums record n is added with the weight weights[n]. They are of fields if ``evaluator`` is -1,
@@ -87,7 +88,7 @@ struct LevelTimeSums {
                 const long plane = home(call, n);
                 for (long j = from[1]; j < end[1]; j++)
                     if (each.to->has(plane, j))
-                        each.to->add(each.weight, plane, j, made.p + j * made.pitch, from[2], end[2]);
+                        each.to->add(call, each.weight, plane, j, made.p + j * made.pitch, from[2], end[2]);
             });
         }
     }
