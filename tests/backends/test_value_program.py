@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from hpcstencil.backends.native.compiler import SOURCES
+from hpcstencil.backends.native.stencil_values import EVALUATORS
 from hpcstencil.backends.native.value_program import MOST_FIELDS, ValueProgram, evaluable
 from hpcstencil.symbolic.expressions import Derivative, Field, Parameter, Time, total
 
@@ -32,3 +34,7 @@ def test_numbers_are_those_of_the_program_in_order():
 @pytest.mark.parametrize("value", (0.1, -3e38, float("inf"), float("-inf"), float("nan")))
 def test_every_number_can_be_written(value):
     program(U + value).loaded()
+
+
+def test_python_and_cpp_agree_on_the_number_of_evaluators():
+    assert f"constexpr int EVALUATORS = {EVALUATORS};" in (SOURCES / "pipeline.hpp").read_text()

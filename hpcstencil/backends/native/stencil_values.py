@@ -77,8 +77,8 @@ class Inputs(ctypes.Structure):
 
 @dataclass(frozen=True)
 class StencilValues:
-    """The program that computes the values of ``trees``. They are wanted after every ``every``-th step of a run; None if these
-    steps are not known before."""
+    """The program that computes the values of ``trees``. They are recorded after every ``every``-th step of a run; None if they
+    are not recorded within calls, or if these steps are not known before."""
 
     trees: tuple[Node, ...]
     program: Program

@@ -53,8 +53,9 @@ class FurtherOutput(Stream):
         self.multiples = None if self.asked.every is None else Multiples(self.asked.every)
         self.average: TimeAverage | None = None
         self.sums: TimeSums | None = None  # which compiled calls add to
-        self.weights = list[float]()  # of the steps of the last call
-        self.now = 0.0  # when the last step ended that was averaged
+        self.within = list[float]()  # the weights of the steps that the call adds up
+        self.last = 0.0  # the weight of the last step of the call
+        self.now = 0.0  # when the last step ends that has a weight
         self.file: OutputFile | None = None
 
     # ---- when --------------------------------------------------------------------------------------------------------
@@ -143,7 +144,7 @@ class FurtherOutput(Stream):
         with self.output.stopwatch.during("output"):
             values = self._values(state) if self.average is None or self._adds_last else {}
             if self.average is not None and self._adds_last:
-                weight = self._step_size(state.clock.time) if self.sums is None else self.weights[-1]
+                weight = self._next_step_size(state.clock.time) if self.sums is None else self.last
                 self.average.add(values, weight)
             if record and self.average is not None:
                 dtype = self.simulation.dtype
@@ -156,11 +157,15 @@ class FurtherOutput(Stream):
     def before(self, state: State, leap: Leap) -> None:
         if self.sums is not None:
             times = [leap.time_of(step) for step in leap.multiples(1)]
-            self.weights = [self._step_size(time) for time in times]
-            self.sums.expect(int(leap.steps.first), times, np.array(self.weights))
+            weights = [self._next_step_size(time) for time in times]
+            self.within, self.last = weights if self.sums.with_last else weights[:-1], weights[-1]
+            self.sums.expect(int(leap.steps.first), times, np.array(weights))
 
-    def _step_size(self, time: float) -> float:
-        """Return the size of the step that ends at ``time``; a fixed step has its exact size, without rounding of times."""
+    def _next_step_size(self, time: float) -> float:
+        """Return the size of the next step, which ends at ``time``.
+
+        A fixed step has its exact size, unless the rounding of ``time`` is larger than ROUND of a step.
+        """
         dt, fixed = time - self.now, self.schedule.fixed_dt
         self.now = time
         return dt if fixed is None or abs(dt - fixed) > ROUND * fixed else fixed
@@ -196,8 +201,9 @@ class FurtherOutput(Stream):
     def poll(self) -> None:
         if self.sums is not None and self.average is not None:
             self.sums.expect_nothing()
-            for dt in self.weights if self.sums.with_last else self.weights[:-1]:
+            for dt in self.within:
                 self.average.duration += dt
+            self.within = []
         with self.output.stopwatch.during("waiting for the disk"):
             if self.file is not None:
                 self.file.poll()

@@ -89,9 +89,11 @@ struct LevelEvaluation {
             return;
         }
         if (!records->sums) {
-            for (const TimeSums* each : time_sums)
-                for (int64_t k = 0; k < each->count && each->evaluator == number; k++)
-                    over_time.push_back({each->sum + k, each->weights[each->number(step)]});
+            for (const TimeSums* each : time_sums) {
+                const long record = each->number(step);
+                for (int64_t k = 0; k < each->count && each->evaluator == number && record >= 0; k++)
+                    over_time.push_back({each->sum + k, each->weights[record]});
+            }
             return;
         }
         sums = records->sums + records->row(call, n) * records->values, added.resize(whole.outputs);

@@ -36,7 +36,7 @@ struct TimeSums : RecordedSteps {
 static std::vector<TimeSums*> time_sums;  // of several averages
 static bool time_sums_need_whole_steps = false;
 
-static void find_lost_fields() {
+static void note_lost_fields() {
     time_sums_need_whole_steps = is_lost_between_steps([](int f) {
         for (const TimeSums* each : time_sums)
             for (int64_t n = 0; n < each->count && each->evaluator < 0; n++)
@@ -48,13 +48,13 @@ static void find_lost_fields() {
 extern "C" void drop_time_sums(TimeSums* sums) {
     for (size_t n = time_sums.size(); n-- > 0;)
         if (time_sums[n] == sums) time_sums.erase(time_sums.begin() + n);
-    find_lost_fields();
+    note_lost_fields();
 }
 // Later calls also add there.
 extern "C" void add_time_sums(TimeSums* sums) {
     drop_time_sums(sums);
     time_sums.push_back(sums);
-    find_lost_fields();
+    note_lost_fields();
 }
 static bool adds_over_time(long step) {
     for (const TimeSums* each : time_sums)
