@@ -34,3 +34,10 @@ def integer_power(exponent: float) -> int | None:
     be computed by multiplication; otherwise None."""
     whole = int(exponent) if abs(exponent) <= LARGEST_INTEGER_POWER else None
     return whole if whole == exponent else None
+
+
+def half_integer_power(exponent: float) -> int | None:
+    """The integer part, towards 0, of an exponent such as 1.5 or -0.5, at most LARGEST_INTEGER_POWER / 2 in magnitude, so that
+    the power can be computed by multiplications and a square root; otherwise None."""
+    twice = integer_power(2 * exponent)
+    return None if twice is None or twice % 2 == 0 else int(exponent)

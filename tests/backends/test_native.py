@@ -87,6 +87,35 @@ def test_any_equation_gives_the_numbers_of_shift(tables, steps):
     assert np.abs(native - shift).max() <= rounding
 
 
+FUNCTIONS = (
+    "exp(u)", "log(abs(u))", "sin(u)", "cos(u)", "tan(u)", "tanh(u)", "sqrt(abs(u))", "abs(u)", "abs(u)**1.5", "abs(u)**-0.5",
+    "abs(u)**7.5", "abs(u)**0.3", "u**5", "u**-2", "sign(u)",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+def test_functions_of_a_field_are_accurate(precision):
+    """Vectors of cells and the last, shorter one, against numpy in double precision."""
+    names = [f"f{n}" for n in range(len(FUNCTIONS))]
+    problem = problem_of(
+        grid={"shape": [403]},
+        equation={"name": "custom", "rhs": {"u": "0*u", **dict(zip(names, FUNCTIONS, strict=True))}},
+        initial={"u": "6*noise(1)"},
+        numerics={"integrator": "euler", "precision": precision},
+        time={"dt": 1.0, "end": 1.0},
+    )
+    found = stepped(problem, simulation_of(problem, kernel="native"), 1, 1.0)
+    u = found["u"].astype(float)
+    of_numpy = {
+        "u": u,
+        **{name: getattr(np, name) for name in ("exp", "log", "sin", "cos", "tan", "tanh", "sqrt", "abs", "sign")},
+    }
+    for name, text in zip(names, FUNCTIONS, strict=True):
+        expected = eval(text, of_numpy)
+        errors = np.abs(found[name] - expected) / np.maximum(np.abs(expected), np.finfo(precision).tiny)
+        assert errors.max() <= 8 * np.finfo(precision).eps, text
+
+
 # The ghost cells of open ends are made anew for each stage, from what the stage has: once for each way to keep stages.
 OPEN = (("acoustic", "rk4"), ("wave", "lsrk4"), ("acoustic", "ab2"), ("wave", "leapfrog"))
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from hpcstencil.backends.backend import Unsupported
 from hpcstencil.numerics.finite_differences import Stencil
-from hpcstencil.numerics.pointwise import integer_power
+from hpcstencil.numerics.pointwise import half_integer_power, integer_power
 from hpcstencil.symbolic.expressions import (
     Constant,
     Convolution,
@@ -200,6 +200,10 @@ class Writer(ABC):
         match tree:
             case Pointwise("power", (base, Constant(exponent))) if (n := integer_power(exponent)) is not None:
                 return self.power(self.value(base, at), n)
+            case Pointwise("power", (base, Constant(exponent))) if (n := half_integer_power(exponent)) is not None:
+                root = self.let(f"f_sqrt({self.value(base, at)})")
+                product = self.let(f"{self.power(self.value(base, at), abs(n))} * {root}") if n else root
+                return product if exponent > 0 else f"one<{self.kind}>() / {product}"
         values = [self.value(argument, at) for argument in tree.arguments]
         if tree.function in OPERATORS:
             return f"{values[0]} {OPERATORS[tree.function]} {values[1]}"

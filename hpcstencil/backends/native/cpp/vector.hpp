@@ -156,8 +156,6 @@ static inline double series(double place, const double* samples, int64_t count, 
 
 LANEWISE(f_abs, OF_LIBRARY(fabs, a))
 LANEWISE(f_sqrt, OF_LIBRARY(sqrt, a))
-LANEWISE(f_tan, OF_LIBRARY(tan, a))
-LANEWISE(f_tanh, OF_LIBRARY(tanh, a))
 
 static inline real f_power(real a, real b) { return OF_LIBRARY(pow, a, b); }
 
@@ -192,3 +190,10 @@ OF_VECTORS(f_exp, exp)
 OF_VECTORS(f_log, log)
 OF_VECTORS(f_sin, sin)
 OF_VECTORS(f_cos, cos)
+#if defined(__GLIBC__) && !__GLIBC_PREREQ(2, 35)
+LANEWISE(f_tan, OF_LIBRARY(tan, a))
+LANEWISE(f_tanh, OF_LIBRARY(tanh, a))
+#else
+OF_VECTORS(f_tan, tan)
+OF_VECTORS(f_tanh, tanh)
+#endif
