@@ -1,4 +1,4 @@
-"""Measure what streams add to a run: averages over time, and expressions.
+"""Measure what streams add to a run: averages over time, expressions, and small parts of the grid that are written often.
 
 The runs with and without streams are interleaved. The time includes that of writing the records.
 
@@ -15,10 +15,20 @@ from pathlib import Path
 
 from common import GRAY_SCOTT, machine, native_heat, software, stepping_seconds, summary_of
 
-PROBLEMS = {"heat, 256³": native_heat(400), "Gray-Scott, 2048²": GRAY_SCOTT.format(end=200.0)}
+HEAT_2D = """
+grid.shape = [1024, 1024]
+equation = { name = "heat", D = 0.1 }
+initial.u = "sin(x/20)*sin(y/20)"
+numerics = { integrator = "euler", kernel = "native" }
+time = { dt = 1.0, end = 4000.0 }
+"""
+PROBLEMS = {"heat, 256³": native_heat(400), "heat, 1024²": HEAT_2D, "Gray-Scott, 2048²": GRAY_SCOTT.format(end=200.0)}
 STREAMS = {
     "mean of u over 100 steps": 'every_steps = 100\naverage = true\nfields = ["u"]',
     "mean of u*u over 100 steps": 'every_steps = 100\naverage = true\nexpressions = { square = "u*u" }',
+    "a plane of u every 10 steps": 'every_steps = 10\nfields = ["u"]\nregion = { x = 10.0 }',
+    "a plane of dx(u) every 10 steps": 'every_steps = 10\nexpressions = { slope = "dx(u)" }\nregion = { x = 10.0 }',
+    "a plane of u every step": 'every_steps = 1\nfields = ["u"]\nregion = { x = 10.0 }',
     "u every 50 steps": 'every_steps = 50\nfields = ["u"]',
     "laplacian(u) every 50 steps": 'every_steps = 50\nexpressions = { curvature = "laplacian(u)" }',
 }

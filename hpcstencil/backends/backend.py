@@ -174,22 +174,25 @@ class Injection(Protocol):
         """
 
 
-class TimeSums(Protocol):
-    """Sums of fields or expressions over the steps of compiled calls, for time averages."""
+class RegionRecords(Protocol):
+    """Records of regions of fields or expressions within compiled calls: copies of their cells, or sums over steps."""
 
     @property
     def with_last(self) -> bool:
-        """Whether the values after the last step of a call are added too."""
+        """Whether the state after the last step of a call is recorded too."""
 
-    def expect(self, first: int, times: Sequence[float], weights: np.ndarray) -> None:
-        """Announce a compiled call; it must follow at once. ``times`` are those after each of its steps.
+    def expect(
+        self, every: int, first: int, origin: int, times: Sequence[float], weights: np.ndarray | None = None
+    ) -> None:
+        """Announce a compiled call; it must follow at once. ``times`` are those of its records.
 
-        The values after each step, times its weight in the float64 ``weights``, are added to the sums. ``first`` is that of the
-        call's `StepRange`.
+        The state after step n of the run is record n / ``every`` - ``first``, if ``every`` divides n. Step 0 of the call's
+        `StepRange` is step ``origin`` of the run. Sums need ``weights``, float64 of shape (records,): the values of each record
+        are multiplied by its weight.
         """
 
     def expect_nothing(self) -> None:
-        """Announce that the next compiled call adds nothing."""
+        """Announce that the next compiled call records nothing."""
 
 
 def never_known() -> bool:
@@ -238,10 +241,12 @@ class Steps:
     injection
         Makes the object that adds values to single cells of `Problem.injected` while steps are taken, from the largest number
         of steps in a call. None if the backend cannot.
-    time_sums
-        ``time_sums(chosen, sums, trees)`` returns what adds fields to ``sums``, float64 arrays by name, of the ``chosen`` cells
-        of this process's block; or the values of ``trees``, if there are any, in this order. The result is None for fields and
-        trees that compiled calls cannot add. None if the backend cannot.
+    region_records
+        ``region_records(chosen, arrays, trees, every, summed)`` returns what records the ``chosen`` cells of this process's
+        block in ``arrays``, by name: of fields; or of the values of ``trees``, if there are any, in this order. If they are
+        ``summed``, each record is added to float64 arrays of the shape of the cells. Otherwise it is copied to arrays in the
+        run's dtype, whose first axis is the record; ``every`` is the number of steps between two records. The axis of members
+        comes before those of the grid. The result is None for what compiled calls cannot record. None if the backend cannot.
     """
 
     advance: Advance
@@ -258,7 +263,9 @@ class Steps:
     storing: Callable[[Mapping[int, Fields]], AbstractContextManager[None]] | None = None
     injection: Callable[[int], Injection] | None = None
     attempt_of_member: Callable[[], Attempt] | None = None
-    time_sums: Callable[[Sequence[slice], Mapping[str, np.ndarray], Sequence[Node]], TimeSums | None] | None = None
+    region_records: (
+        Callable[[Sequence[slice], Mapping[str, np.ndarray], Sequence[Node], int, bool], RegionRecords | None] | None
+    ) = None
 
 
 class Lowered(Protocol):

@@ -93,6 +93,16 @@ class StreamConfig:
         known["region"] = {axis: list(v) if isinstance(v, tuple) else v for axis, v in self.region.items()}
         return known
 
+    def steps_between(self, dt: float | None, end: float) -> int | None:
+        """The number of steps between two records up to the time ``end``; None if it varies, or is not known before the run.
+
+        ``dt`` is the fixed step size, or None.
+        """
+        if self.every is None or dt is None:
+            return self.every_steps
+        steps = round(self.every / dt)
+        return steps if steps and abs(self.every / dt / steps - 1) * end / dt < 0.25 else None
+
     def cells(self, grid: Grid) -> Subgrid:
         """The cells of the global ``grid`` that the stream writes, chosen by ``region`` and ``stride``."""
         return chosen_cells(grid, self.region, self.stride)

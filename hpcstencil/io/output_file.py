@@ -34,6 +34,8 @@ from hpcstencil.numerics.topology import Range
 from hpcstencil.runtime.communicator import Communicator, agree, from_rank_0
 from hpcstencil.runtime.filesystem import prepare_folder
 
+Snapshot = tuple[int, float, Blocks]  # its step, its time, and this process's blocks by field
+
 
 class OutputFile:
     """The open output file of a run, with its writer thread, its transactions and its XDMF file. Methods are collective.
@@ -175,22 +177,35 @@ class OutputFile:
         rows: RowsOf = NO_ROWS,
         behind: bool = False,
     ) -> None:
-        """Append a snapshot of the state after ``step`` steps, at ``time``, and ``rows`` (`write_rows`), in one transaction.
+        """Append a snapshot of the state after ``step`` steps, at ``time``, and ``rows``; see `write_snapshots`."""
+        self.write_snapshots([(step, time, blocks)], ranges, rows, behind)
 
-        ``blocks`` maps every field to this process's block of the global index ``ranges``: local, without ghost cells,
-        C-contiguous, in the run's dtype. A staggered field includes the values on an upper boundary, on the processes next
-        to it. In an ensemble, each block has a leading member axis.
+    def write_snapshots(
+        self,
+        snapshots: Sequence[Snapshot],
+        ranges: Sequence[Range],
+        rows: RowsOf = NO_ROWS,
+        behind: bool = False,
+    ) -> None:
+        """Append snapshots, in the order of their steps, and ``rows`` (`write_rows`), in one transaction.
+
+        The blocks of a snapshot are a mapping of every field to this process's block of the global index ``ranges``: local,
+        without ghost cells, C-contiguous, in the run's dtype. A staggered field includes the values on an upper boundary, on
+        the processes next to it. In an ensemble, each block has a leading member axis.
 
         With ``behind``, a thread writes if possible (see the class), and the caller may change the fields at once. A block
         that is not writeable counts as a view of the fields, and is copied before a thread writes it.
         """
         self.thread.wait()
-        given = {name: self._unchanging(name, block) for name, block in blocks.items()}
+        given = [
+            (step, time, {name: self._unchanging(name, block) for name, block in blocks.items()})
+            for step, time, blocks in snapshots
+        ]
         if self.communicator.size == 1:  # the thread also writes the journal and syncs
-            own, together = lambda: self._append(step, time, given, ranges, rows), lambda: None
+            own, together = lambda: self._append(given, ranges, rows), lambda: None
         else:
-            self.transaction.begin(self.snapshot_bytes)
-            own, together = self._extend(step, time, given, ranges, rows), self._commit
+            self.transaction.begin(len(given) * self.snapshot_bytes)
+            own, together = self._extend(given, ranges, rows), self._commit
         if behind and self.buffers is not None:
             self.buffers.lend(self.thread.begin(own, together))
         else:
@@ -203,35 +218,42 @@ class OutputFile:
             return block
         return self.buffers.copied(name, block)
 
-    def _append(self, step: int, time: float, blocks: Blocks, ranges: Sequence[Range], rows: RowsOf) -> None:
-        """Append rows and a snapshot in one transaction, in a run with a single process."""
-        with self.change(self.snapshot_bytes):
-            self._extend(step, time, blocks, ranges, rows)()
+    def _append(self, snapshots: Sequence[Snapshot], ranges: Sequence[Range], rows: RowsOf) -> None:
+        """Append rows and snapshots in one transaction, in a run with a single process."""
+        with self.change(len(snapshots) * self.snapshot_bytes):
+            self._extend(snapshots, ranges, rows)()
 
-    def _extend(
-        self, step: int, time: float, blocks: Blocks, ranges: Sequence[Range], rows: RowsOf
-    ) -> Callable[[], None]:
-        """Append rows, allocate a snapshot, and do all collective writes.
+    def _extend(self, snapshots: Sequence[Snapshot], ranges: Sequence[Range], rows: RowsOf) -> Callable[[], None]:
+        """Append rows, allocate snapshots, and do all collective writes.
 
         Returns the function that writes the rest, on each process independently.
         """
         self._append_rows(rows)
-        n, time_axis = len(self.series.times), len(self.layout.members)
-        start = (*(0 for _ in self.layout.members), n, *(first for first, _ in ranges))
-        given: Blocks = {name: in_time(blocks[name], time_axis) for name in self.fields}
+        before, time_axis = len(self.series.times), len(self.layout.members)
 
         def extend(file: h5py.File) -> None:
             for name in self.fields:
-                file[name].resize(n + 1, time_axis)
+                file[name].resize(before + len(snapshots), time_axis)
 
         self.shared.apply(extend)
-        self.series.add_snapshot(step, time)
-        own = self.shared.independent_write(start, given)
-        if own is not None:
-            return own
-        for name, block in given.items():
-            self.shared.write(name, start, block.joined() if isinstance(block, Pieces) else block)
-        return lambda: None
+        steps, times, written = zip(*snapshots, strict=True)
+        self.series.add_snapshots(steps, times)
+        mine = list[Callable[[], None]]()
+        for n, blocks in enumerate(written, before):
+            start = (*(0 for _ in self.layout.members), n, *(first for first, _ in ranges))
+            given: Blocks = {name: in_time(blocks[name], time_axis) for name in self.fields}
+            own = self.shared.independent_write(start, given)
+            if own is not None:
+                mine.append(own)
+                continue
+            for name, block in given.items():
+                self.shared.write(name, start, block.joined() if isinstance(block, Pieces) else block)
+
+        def write_mine() -> None:
+            for write in mine:
+                write()
+
+        return write_mine
 
     def correct_last_time(self, time: float) -> None:
         """Replace the time of the last snapshot, in a separate transaction."""

@@ -50,10 +50,10 @@ class TimeSeries:
             self.noted.append((self.rows[group], {f"{group}/{name}": values for name, values in counted.items()}))
             self.rows[group] += len(steps)
 
-    def add_snapshot(self, step: int, time: float) -> None:
-        """Append the step and time of a snapshot. Readers see it after `commit`."""
-        self.noted.append((len(self.times), {"step": np.array([step], np.int64), "time": np.array([time])}))
-        self.times.append(time)
+    def add_snapshots(self, steps: Sequence[int], times: Sequence[float]) -> None:
+        """Append the steps and times of snapshots. Readers see them after `commit`."""
+        self.noted.append((len(self.times), {"step": np.array(steps, np.int64), "time": np.array(times, np.float64)}))
+        self.times += times
 
     def correct_last_time(self, time: float) -> None:
         """Replace the time of the last snapshot. Readers see it after `commit`."""

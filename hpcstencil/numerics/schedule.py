@@ -177,6 +177,11 @@ class Schedule:
             return not self._last_differs()
         return self.output_time is not None and end.time == round(end.time / self.output_time) * self.output_time
 
+    @property
+    def counts_from_0(self) -> bool:
+        """Whether step 0 is the state at t = 0 also for times of fixed steps: the step size has not changed."""
+        return self.origin_step == 0 and self.origin_time == 0.0
+
     def time_of(self, step: int) -> float:
         """The time after ``step`` steps of fixed size; exactly ``end`` after the last step."""
         assert self.fixed_dt is not None and self.total_steps is not None

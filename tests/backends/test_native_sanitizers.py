@@ -96,14 +96,17 @@ int main() {
     StencilRecords stencil_cells = {
         2, 0, 1, 9, 1, nullptr, 0, &of_value, &evaluator, inputs, value_of, constants, more_times};
     double weights[18] = {1, 0.5}, *over_time[2];
-    TimeSum time_sum[2];
+    real* copies = (real*)calloc(9 * count[0] * count[1] * count[2], sizeof(real));
+    Region regions[3];
     for (int n = 0; n < 2; n++) {
         over_time[n] = (double*)calloc(count[0] * count[1] * count[2], sizeof(double));
-        time_sum[n] = {
+        regions[n] = {
             n ? 0 : GIVEN - 1, {0, 0, 1}, {count[0], (count[1] + n) / (1 + n), (count[2] - 1) / 2}, {1, 1 + n, 2},
-            over_time[n]};
+            over_time[n], nullptr};
     }
-    TimeSums of_fields = {1, 0, 1, 18, -1, 1, time_sum, weights}, of_values = {1, 0, 1, 18, 2, 1, time_sum + 1, weights};
+    regions[2] = regions[0], regions[2].sums = nullptr, regions[2].copies = copies;
+    RegionRecords of_fields = {1, 0, 1, 18, -1, 1, regions, weights}, copied = {2, 0, 1, 9, -1, 1, regions + 2, nullptr};
+    RegionRecords of_values = {1, 0, 1, 18, 2, 1, regions + 1, weights};
     StencilRecords stencil_sums = {
         1, 0, 1, 18, 0, nullptr, 0, nullptr, &evaluator, inputs, value_of, constants, weights};
     const bool evaluates = can_record_stencils(&inputs);
@@ -134,8 +137,9 @@ int main() {
         set_state_records(n % 2 ? &states : nullptr);
         set_stencil_records(0, n % 2 && evaluates ? &stencils : nullptr);
         set_stencil_records(1, n % 3 && evaluates ? &stencil_cells : nullptr);
-        set_stencil_records(2, n % 3 != 1 && evaluates ? &stencil_sums : nullptr), add_time_sums(&of_values);
-        n % 2 && can_average ? add_time_sums(&of_fields) : drop_time_sums(&of_fields);
+        set_stencil_records(2, n % 3 != 1 && evaluates ? &stencil_sums : nullptr), add_region_records(&of_values);
+        n % 2 && can_average ? add_region_records(&of_fields) : drop_region_records(&of_fields);
+        n % 3 && can_average ? add_region_records(&copied) : drop_region_records(&copied);
         call.clock = clock, call.fields = fields[n % 2], call.results = fields[n < 4 ? (n + 1) % 2 : n % 2];
         advance(&call);
     }
@@ -144,8 +148,8 @@ int main() {
     set_field_sums(nullptr, sums), drop_cell_samples(&samples), free(sums), free(row), free(runs), free(samples.values);
     set_injection(nullptr), free(line), free(added), free(values);
     drop_field_records(&records), free(recorded), set_state_records(nullptr);
-    drop_stencil_records(&stencil_sums), drop_time_sums(&of_fields), drop_time_sums(&of_values);
-    free(over_time[0]), free(over_time[1]);
+    drop_stencil_records(&stencil_sums), drop_region_records(&of_fields), drop_region_records(&of_values);
+    drop_region_records(&copied), free(copies), free(over_time[0]), free(over_time[1]);
     drop_stencil_records(&stencils), drop_stencil_records(&stencil_cells), free(evaluated_sums), free(of_value.values);
     for (int n = 0; n < 3 * GIVEN; n++) free(places[n]);
     printf("in place: %d, finite: %d\\n", choose_blocking(call, 18, THREADS).rows > 0, !stored_not_finite());

@@ -21,6 +21,7 @@ from hpcstencil.runtime.signals import Request
 from hpcstencil.simulation import run
 from hpcstencil.simulation.prepared import Decomposed
 from hpcstencil.simulation.restart import Options
+from hpcstencil.simulation.streams import output_streams
 from hpcstencil.simulation.streams.output_streams import FurtherOutput
 from hpcstencil.simulation.streams.stream import Stream
 from hpcstencil.validation.errors import EnvironmentProblem, InputError, StoppedEarly
@@ -184,9 +185,10 @@ def test_streams_change_no_steps(started):
     assert_same(of(path, "mean"), of(path.with_name("rare.h5"), "mean"))
 
 
+@pytest.mark.parametrize("average", [True, False], ids=["mean", "copy"])
 @pytest.mark.parametrize(("row", "threads"), ON_THREADS)
-def test_averages_within_calls_are_those_of_single_steps(tmp_path, monkeypatch, row, threads):
-    """Native code adds up fields and expressions after each step of a call."""
+def test_what_calls_record_is_what_calls_that_end_there_have(tmp_path, monkeypatch, row, threads, average):
+    """Native code copies fields and expressions after some steps of a call, and adds them up after each step for averages."""
     for module in ("backend", "stencil_values"):
         monkeypatch.setattr(f"hpcstencil.backends.native.{module}.threads_for", lambda _: threads)
     given = with_probes(row, probes={})
@@ -201,7 +203,6 @@ def test_averages_within_calls_are_those_of_single_steps(tmp_path, monkeypatch, 
             "stride": 2,
             "region": {"x": [0.2, given["grid"]["upper"][0]]},
         },
-        "plane": {"every_steps": 4, "fields": fields[:1], "region": {last: half}},
         "squares": {"every_steps": 6, "expressions": {f"{name}_2": f"{name}**2" for name in fields}, "stride": 3},
         "again": {
             "every_steps": 5,
@@ -214,14 +215,16 @@ def test_averages_within_calls_are_those_of_single_steps(tmp_path, monkeypatch, 
             "region": {last: [0.1, half]},
         },
     }
-    given["output"] = {"streams": {name: {**each, "average": True} for name, each in streams.items()}}
+    streams["plane"] = {"every": 4 * given["time"]["dt"], "fields": fields[:1], "region": {last: half}}
+    streams = {name: {**each, "average": average} for name, each in streams.items()}
+    given["output"] = {"streams": streams}
     calls = counted_calls(monkeypatch, FurtherOutput)
     found = file_of(tmp_path / "within.h5", given)
-    assert max(calls) > 1
+    assert max(calls) > (1 if average else 8)  # a mean ends a call, copies do not
     calls.clear()
-    monkeypatch.setattr("hpcstencil.backends.native.time_sums.time_sums_of", lambda *given: None)
+    monkeypatch.setattr("hpcstencil.backends.native.region_records.region_records_of", lambda *given: None)
     single = file_of(tmp_path / "single.h5", given)
-    assert max(calls) == 1
+    assert max(calls) == (1 if average else 4)
     for name in streams:
         assert_same(of(found, name), of(single, name))
         assert len(contents(of(found, name))["step"]) > 3
@@ -319,8 +322,10 @@ def test_a_stopped_run_goes_on_with_its_streams(started, monkeypatch, tables):
         assert_same(of(path, stream), of(whole, stream))
 
 
-def test_a_killed_run_repeats_its_streams(started, monkeypatch, tmp_path):
-    """Records later than the checkpoint are kept if the run repeats them, else cut."""
+@pytest.mark.parametrize(("held", "last"), [(0, 28), (output_streams.HELD, 24)])
+def test_a_killed_run_repeats_its_streams(started, monkeypatch, tmp_path, held, last):
+    """Records later than the checkpoint are kept if the run repeats them, else cut. The kill loses those that were held."""
+    monkeypatch.setattr(output_streams, "HELD", held)
     whole, checkpoint = started("whole.h5"), {"every_steps": 11, "keep": 9}
 
     class Killed(StopAt):
@@ -340,7 +345,7 @@ def test_a_killed_run_repeats_its_streams(started, monkeypatch, tmp_path):
         with pytest.raises(StoppedEarly):
             started("run.h5", options={"resume": True}, request=StopAt.asked, checkpoint=checkpoint)
         with h5py.File(tmp_path / "run.coarse.h5") as file:
-            assert file["step"][()].tolist() == list(range(0, 30, 4))
+            assert file["step"][()].tolist() == list(range(0, last + 1, 4))
     path = started("run.h5", options={"resume": True}, checkpoint=checkpoint)
     for stream in STREAMS:
         assert_same(of(path, stream), of(whole, stream))

@@ -23,7 +23,7 @@ from hpcstencil.backends.native.cost_model import (
 from hpcstencil.backends.native.program import Program, program
 from hpcstencil.backends.native.stencil_values import (
     EVALUATORS,
-    FIRST_OVER_TIME,
+    FIRST_OF_STREAMS,
     OF_CELLS,
     OF_SUMS,
     CompiledValues,
@@ -166,10 +166,10 @@ class LoweredToNative:
 
     def _recorded(self, library: ctypes.CDLL, ndim: int) -> list[StencilValues | None]:
         """Return the stencil values that steps record, by the number of their evaluator; None for those that they do not."""
-        fields, averaged = self.program.fields, [each for each in self.streamed if each.every is not None]
+        fields, frequent = self.program.fields, [each for each in self.streamed if each.every is not None]
         return [
             each if each is not None and each.recorded(library, fields, ndim) else None
-            for each in (self.diagnosed, self.probed, *averaged)[:EVALUATORS]
+            for each in (self.diagnosed, self.probed, *frequent)[:EVALUATORS]
         ]
 
     def _records_stencils(self, library: ctypes.CDLL, plan: Plan, widths: Sequence[int]) -> list[StencilValues | None]:
@@ -229,6 +229,7 @@ class LoweredToNative:
         from hpcstencil.backends.native.field_records import recordable
         from hpcstencil.backends.native.field_sums import ByNative
         from hpcstencil.backends.native.injection import NativeInjection
+        from hpcstencil.backends.native.region_records import region_records_of
         from hpcstencil.backends.native.state_records import StoredInCalls
         from hpcstencil.backends.native.stencil_records import recorder_of_cells
         from hpcstencil.backends.native.time_loop import (
@@ -239,7 +240,6 @@ class LoweredToNative:
             in_calls,
             into_room,
         )
-        from hpcstencil.backends.native.time_sums import time_sums_of
         from hpcstencil.backends.xla.array_code import array_code
         from hpcstencil.distributed.cell_samples import CellSamples
         from hpcstencil.io.snapshot_buffers import Copies
@@ -304,12 +304,12 @@ class LoweredToNative:
 
         probes = compiled(self.probed, problem.probed.values())
         recorded_probes = probes if records and recorded[OF_CELLS] else None
-        streamed = [compiled(each, each.trees) for each in self.streamed]
+        streamed = [compiled(each, each.trees) for each in {each.trees: each for each in self.streamed}.values()]
         computed = {each.trees: each for each in (probes, *streamed) if each is not None}
-        averaged = {
-            values.trees: (number, computed[values.trees])
+        evaluators = {
+            (values.trees, values.every): (number, computed[values.trees])
             for number, values in enumerate(recorded)
-            if number >= FIRST_OVER_TIME and values is not None and values.trees in computed
+            if number >= FIRST_OF_STREAMS and values is not None and values.every and values.trees in computed
         }
 
         def cellwise(needs: Needs, trees: Sequence[Node]) -> Cellwise:
@@ -352,7 +352,9 @@ class LoweredToNative:
             injection=(lambda most: NativeInjection(code.library, device_grid.topology, self.program.injections, most))
             if self.program.injections and plan.steps_per_exchange and one_at_a_time
             else None,
-            time_sums=partial(time_sums_of, code.library, self.program.fields, averaged) if records else None,
+            region_records=partial(region_records_of, code.library, self.program.fields, evaluators)
+            if records
+            else None,
             attempt_of_member=None
             if any(widths) or not plan.steps_per_exchange
             else lambda: attempt_in_a_call(replace(code, members=0), device_grid, widths, array.norm),

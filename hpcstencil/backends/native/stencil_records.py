@@ -1,6 +1,6 @@
 """Native code's recording of expressions with stencils while one call takes many steps.
 
-It records their extrema and sums over the grid, or single cells of them; time_sums.py has their sums over time.
+It records their extrema and sums over the grid, or single cells of them; region_records.py has regions of them.
 
 The program of the steps calls the pass of `StencilValues` for states between two steps. The C++ side is stencil_records.hpp.
 """

@@ -36,8 +36,8 @@ REPLACED = Method((Stage(values=(), slopes=((0, 1.0),)),), order=1)  # new u = d
 ONE = 1.0  # its dt
 # The most steps between two rows for which steps that load more are faster than calls that end there (measured by hand).
 FREQUENT = 25
-EVALUATORS = 6  # as in pipeline.hpp: of sums over the grid, of cells, and the rest of sums over time
-OF_SUMS, OF_CELLS, FIRST_OVER_TIME = range(3)
+EVALUATORS = 6  # as in pipeline.hpp: of sums over the grid, of cells, and the rest of streams
+OF_SUMS, OF_CELLS, FIRST_OF_STREAMS = range(3)
 
 
 def field_of(number: int) -> str:
@@ -114,14 +114,14 @@ class StencilValues:
     def of_streams(cls, problem: Problem, fields: Sequence[str]) -> list[StencilValues]:
         """Return a program for the expressions of each stream that native code can compute; see `of`.
 
-        Streams with the same expressions share one.
+        Streams that record the same expressions after the same steps share one.
         """
-        every = dict[tuple[Node, ...], int | None]()
+        wanted, time = dict[tuple[tuple[Node, ...], int | None], None](), problem.config.time
         for name, stream in problem.config.output.streams.items():
             trees = tuple(problem.derived.get(expressions_key(name), {}).values())
-            if all(set() < fields_read(tree) <= set(fields) for tree in trees):
-                every[trees] = 1 if stream.average else every.get(trees)
-        made = (cls.of(problem, trees, steps) for trees, steps in every.items() if len(set(trees)) == len(trees))
+            if all(set() < fields_read(tree) <= set(fields) for tree in trees) and len(set(trees)) == len(trees):
+                wanted[trees, 1 if stream.average else stream.steps_between(time.dt, time.end)] = None
+        made = (cls.of(problem, trees, every) for trees, every in wanted)
         return [each for each in made if each is not None]
 
     @classmethod

@@ -6,25 +6,27 @@ A file is an `OutputFile` like that of the run, on a `Subgrid`. A staggered fiel
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from hpcstencil.backends.backend import TimeSums
+from hpcstencil.backends.backend import RegionRecords
 from hpcstencil.checkpoint.checkpoint import Part, holds, read_checkpoint
 from hpcstencil.config.paths import stream_paths
 from hpcstencil.config.streams import StreamConfig, expressions_key
 from hpcstencil.io.file_layout import Description
 from hpcstencil.io.file_read import inspect, open_for_reading
 from hpcstencil.io.hdf5_validation import json_attribute, numbers
-from hpcstencil.io.output_file import OutputFile
+from hpcstencil.io.output_file import OutputFile, Snapshot
 from hpcstencil.io.snapshot_buffers import Copies
 from hpcstencil.numerics.schedule import ROUND, Clock, Leap, Schedule
 from hpcstencil.problem.problem import Problem
 from hpcstencil.runtime.communicator import Communicator, from_rank_0
 from hpcstencil.runtime.progress import say
+from hpcstencil.runtime.walltime import passed
 from hpcstencil.simulation.restart import Options, continued
 from hpcstencil.simulation.state import State
 from hpcstencil.simulation.streams.intervals import Multiples
@@ -34,12 +36,17 @@ from hpcstencil.simulation.streams.time_average import TimeAverage
 from hpcstencil.symbolic.staggering import Layout, home, position_of
 from hpcstencil.validation.errors import InputError
 
+HELD = 8 * 2**20  # bytes of records over the whole grid that are held, at most, unless one record is larger
+MOST_HELD = 1000  # records
+HELD_SECONDS = 30.0
+
 
 class FurtherOutput(Stream):
     """The stream ``name`` of a run.
 
-    Records are written by a thread where this is possible. The first state is a record, unless the stream averages over
-    time.
+    Small records are held and written together: when they have HELD bytes, with the first one that comes HELD_SECONDS after
+    the last writing, before a checkpoint and at the end. A thread writes them where this is possible. The first state is a
+    record, unless the stream averages over time.
     """
 
     def __init__(self, name: str, path: Path, output: Output, schedule: Schedule) -> None:
@@ -50,13 +57,21 @@ class FurtherOutput(Stream):
         self.cells = self.asked.cells(problem.config.grid)
         self.own, self.ranges = self.cells.part(self.simulation.ranges)
         self.description = described(problem, name, output.attributes, self.simulation.dtype)
-        self.multiples = None if self.asked.every is None else Multiples(self.asked.every)
+        time = problem.config.time
+        self.every_steps = (
+            self.asked.steps_between(time.dt, time.end) if schedule.counts_from_0 else self.asked.every_steps
+        )
+        self.multiples = None if self.every_steps else Multiples(self.asked.every or 0.0)
         self.average: TimeAverage | None = None
-        self.sums: TimeSums | None = None  # which compiled calls add to
+        self.sums: RegionRecords | None = None  # which compiled calls add to
         self.within = list[float]()  # the weights of the steps that the call adds up
         self.last = 0.0  # the weight of the last step of the call
         self.now = 0.0  # when the last step ends that has a weight
         self.file: OutputFile | None = None
+        size = len(self.description.fields) * self.cells.cells * problem.copies * self.simulation.dtype.itemsize
+        self.held, self.most_held = list[Snapshot](), max(1, min(MOST_HELD, HELD // size))
+        self.copied, self.copies = self._copies()
+        self.written = 0.0  # when records were last written, by time.monotonic
 
     # ---- when --------------------------------------------------------------------------------------------------------
 
@@ -65,14 +80,14 @@ class FurtherOutput(Stream):
             return 1
         if self.multiples is not None:
             return self.multiples.steps_to_next(self.schedule, clock)
-        assert self.asked.every_steps is not None
-        return self.asked.every_steps - clock.step % self.asked.every_steps
+        assert self.every_steps is not None
+        return (self.most_held if self.copied else 1) * self.every_steps - clock.step % self.every_steps
 
     def time_of_event(self, clock: Clock) -> float | None:
         return None if self.multiples is None else self.multiples.time_of_next(self.schedule)
 
     def is_due(self, clock: Clock) -> bool:
-        return (self.asked.average and self._adds_last) or self._is_record(clock)
+        return (self.asked.average and self._adds_last) or self._is_record(clock) or bool(self._recorded())
 
     @property
     def _adds_last(self) -> bool:
@@ -83,8 +98,15 @@ class FurtherOutput(Stream):
         """Return whether a record is due, or an average ends, at ``clock``."""
         if self.multiples is not None:
             return self.multiples.are_reached(self.schedule, clock)
-        assert self.asked.every_steps is not None
-        return clock.step % self.asked.every_steps == 0
+        assert self.every_steps is not None
+        return clock.step % self.every_steps == 0
+
+    def _recorded(self) -> range:
+        """Return the steps whose states the last call has copied."""
+        if self.copied is None:
+            return range(0)
+        assert self.every_steps is not None
+        return self.leap.multiples(self.every_steps, self.copied.with_last)
 
     # ---- what --------------------------------------------------------------------------------------------------------
 
@@ -100,16 +122,13 @@ class FurtherOutput(Stream):
         if self.asked.average:
             self.average = self._average(goes_on)
         elif self.file.last_step < 0:
-            self._store(clock, self._values(state))
+            self._store(clock.step, clock.time, self._values(state))
 
     def _average(self, goes_on: bool) -> TimeAverage:
         """Return averages that begin now, or, if the run ``goes_on`` from a checkpoint, continue those stored in it."""
-        fields, made = list(self.description.fields), self.simulation.steps.time_sums
-        trees = [*self.simulation.problem.derived.get(expressions_key(self.name), {}).values()]
-        shape = (*self.simulation.problem.layout.members, *(last - first for first, last in self.ranges))
-        average, checkpoint = TimeAverage(fields, shape), self.output.source.checkpoint
-        if made is not None and self.simulation.control is None:
-            self.sums = made(self.own, average.sums, trees)
+        fields = list(self.description.fields)
+        average, checkpoint = TimeAverage(fields, self._shape), self.output.source.checkpoint
+        self.sums = self._recorder(average.sums, every=1, summed=True)
         names, processes = {self._place(field): field for field in fields}, self.simulation.communicator
         if goes_on and checkpoint is not None and holds(checkpoint, list(names), processes):
             sums, scalars, _ = read_checkpoint(checkpoint, self.ranges, processes, list(names))
@@ -117,6 +136,30 @@ class FurtherOutput(Stream):
                 average.sums[field][...] = sums[place]
             average.duration = float(scalars[self._place("duration")])
         return average
+
+    @property
+    def _shape(self) -> tuple[int, ...]:
+        """The shape of this process's part of a record."""
+        return (*self.simulation.problem.layout.members, *(last - first for first, last in self.ranges))
+
+    def _recorder(self, arrays: Mapping[str, np.ndarray], every: int, summed: bool) -> RegionRecords | None:
+        """Return what records in these ``arrays`` within compiled calls; None if nothing does."""
+        simulation = self.simulation
+        trees = [*simulation.problem.derived.get(expressions_key(self.name), {}).values()]
+        if simulation.steps.region_records is None or simulation.control is not None:
+            return None
+        return simulation.steps.region_records(self.own, arrays, trees, every, summed)
+
+    def _copies(self) -> tuple[RegionRecords | None, dict[str, np.ndarray]]:
+        """Return what copies records within compiled calls, and its arrays, whose first axis is the record of a call.
+
+        Nothing does if a stream averages, if its records are large, or if their steps are not known.
+        """
+        if self.asked.average or self.every_steps is None or self.most_held == 1:
+            return None, {}
+        shape = (self.most_held, *self._shape)
+        arrays = {name: np.zeros(shape, self.simulation.dtype) for name in self.description.fields}
+        return self._recorder(arrays, self.every_steps, summed=False), arrays
 
     def _place(self, name: str) -> str:
         """Return the name under which a checkpoint stores the array or number ``name`` of this stream."""
@@ -140,7 +183,11 @@ class FurtherOutput(Stream):
         return {name: self.simulation.cells(fields[name], self.own) for name in self.description.fields}
 
     def write(self, state: State) -> None:
-        record = self._is_record(state.clock)
+        steps = self._recorded()
+        self._store_copied(steps)
+        record = self._is_record(state.clock) and state.clock.step not in steps
+        if not (record or self.average):
+            return
         with self.output.stopwatch.during("output"):
             values = self._values(state) if self.average is None or self._adds_last else {}
             if self.average is not None and self._adds_last:
@@ -150,16 +197,38 @@ class FurtherOutput(Stream):
                 dtype = self.simulation.dtype
                 values = {name: mean.astype(dtype) for name, mean in self.average.take().items()}
         if record:
-            self._store(state.clock, values)
+            self._store(state.clock.step, state.clock.time, values)
             if self.multiples is not None:
                 self.multiples.go_past(self.schedule, state.clock)
 
+    def _store_copied(self, steps: range) -> None:
+        """Store the records that the last call has copied, those of these ``steps``."""
+        for n, step in enumerate(steps):
+            self._store(step, self.leap.time_of(step), {name: array[n].copy() for name, array in self.copies.items()})
+
+    def salvage(self) -> int | None:
+        steps = self._recorded()
+        if not steps:
+            return None
+        finite = [
+            np.isfinite(array[: len(steps)].reshape(len(steps), -1)).all(axis=1) for array in self.copies.values()
+        ]
+        lost = np.flatnonzero(~np.logical_and.reduce(finite))
+        mine = int(lost[0]) if len(lost) else len(steps)
+        kept = -int(self.simulation.communicator.maximum(np.array([-mine]))[0])  # on all processes
+        self._store_copied(steps[:kept])
+        return steps[kept] if kept < len(steps) else None
+
     def before(self, state: State, leap: Leap) -> None:
+        self.leap = leap
+        if self.copied is not None and (steps := self._recorded()):
+            recorded = [leap.time_of(step) for step in steps]
+            self.copied.expect(steps.step, steps[0] // steps.step, state.clock.step - leap.steps.first, recorded)
         if self.sums is not None:
             times = [leap.time_of(step) for step in leap.multiples(1)]
             weights = [self._next_step_size(time) for time in times]
             self.within, self.last = weights if self.sums.with_last else weights[:-1], weights[-1]
-            self.sums.expect(int(leap.steps.first), times, np.array(weights))
+            self.sums.expect(1, int(leap.steps.first) + 1, 0, times, np.array(weights))
 
     def _next_step_size(self, time: float) -> float:
         """Return the size of the next step, which ends at ``time``.
@@ -170,17 +239,28 @@ class FurtherOutput(Stream):
         self.now = time
         return dt if fixed is None or abs(dt - fixed) > ROUND * fixed else fixed
 
-    def _store(self, clock: Clock, blocks: Mapping[str, np.ndarray]) -> None:
-        """Write a record, unless the file already has it from an earlier, killed run."""
+    def _store(self, step: int, now: float, blocks: Mapping[str, np.ndarray]) -> None:
+        """Write a record, or hold it, unless the file already has it from an earlier, killed run."""
         assert self.file is not None
-        if self.file.had(clock.step, clock.time):
+        if self.file.had(step, now):
             return
-        self.wait()
-        with self.output.stopwatch.during("output"):
-            if clock.step <= self.file.last_step:  # the later records differ from this run's
+        if step <= self.file.last_step:  # the later records differ from this run's
+            self.wait()
+            with self.output.stopwatch.during("output"):
                 self.file.close(complete=False)
-                self.file = self._opened(append=True, cut=clock.step - 1)
-            self.file.write_snapshot(clock.step, clock.time, blocks, self.ranges, behind=True)
+                self.file = self._opened(append=True, cut=step - 1)
+        self.held.append((step, now, blocks))
+        processes = self.simulation.communicator
+        if len(self.held) >= self.most_held or passed(processes, HELD_SECONDS, self.written):
+            self._write_held()
+
+    def _write_held(self) -> None:
+        """Write the records that are held, in the background if possible."""
+        self.wait()
+        if self.file is not None and self.held:
+            with self.output.stopwatch.during("output"):
+                self.file.write_snapshots(self.held, self.ranges, behind=True)
+            self.held, self.written = [], time.monotonic()
 
     # ---- until -------------------------------------------------------------------------------------------------------
 
@@ -199,6 +279,8 @@ class FurtherOutput(Stream):
                 self.file.wait()
 
     def poll(self) -> None:
+        if self.copied is not None:
+            self.copied.expect_nothing()
         if self.sums is not None and self.average is not None:
             self.sums.expect_nothing()
             for dt in self.within:
@@ -209,6 +291,7 @@ class FurtherOutput(Stream):
                 self.file.poll()
 
     def flush(self) -> None:
+        self._write_held()
         self.wait()
 
     def close(self, complete: bool) -> None:

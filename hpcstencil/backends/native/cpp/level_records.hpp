@@ -42,7 +42,7 @@ static long hash_of_inputs(const Call& call) {
 
 static bool needs_whole_steps(const Call& call) {
     if (!call.records) return false;
-    return samples_need_whole_steps || records_need_whole_steps || states_need_whole_steps || time_sums_need_whole_steps
+    return samples_need_whole_steps || records_need_whole_steps || states_need_whole_steps || regions_need_whole_steps
            || evaluates(call);
 }
 // Whether the state after a step of the call's clock is recorded, and must be stored for that. This step is then not
@@ -52,7 +52,7 @@ static bool is_whole(const Call& call, long step) {
     return (samples_need_whole_steps && cell_samples->number(step) >= 0)
            || (records_need_whole_steps && field_records->number(step) >= 0)
            || (states_need_whole_steps && state_records->record(step))
-           || (time_sums_need_whole_steps && adds_over_time(step))
+           || (regions_need_whole_steps && records_regions(step))
            || evaluates(call, step);
 }
 
@@ -60,14 +60,14 @@ struct LevelRecords {
     LevelCells cells;
     LevelSums sums;
     LevelStates states;
-    LevelTimeSums over_time;
+    LevelRegions regions;
 
     void find(const Call& call, long step, const Pass& pass) {
         if (!call.records) return;
-        cells.find(call, step, pass), sums.find(call, step, pass), states.find(step, pass), over_time.find(step, pass);
+        cells.find(call, step, pass), sums.find(call, step, pass), states.find(step, pass), regions.find(step, pass);
     }
     bool empty() const {
-        return cells.entries.empty() && sums.entries.empty() && states.entries.empty() && over_time.entries.empty();
+        return cells.entries.empty() && sums.entries.empty() && states.entries.empty() && regions.entries.empty();
     }
 
     // Records what the pass has just computed, planes i .. i + at_once - 1 in ``out``; ``from`` and ``end`` bound the
@@ -78,6 +78,6 @@ struct LevelRecords {
         cells.put(call, pass, i, out, from, end);
         sums.add(call, pass, i, out, read, from, end);
         states.put(call, layers, pass, i, out, from, end, non_temporal);
-        over_time.add(call, pass, i, out, from, end);
+        regions.put(call, pass, i, out, from, end);
     }
 };

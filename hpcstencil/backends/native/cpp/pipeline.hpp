@@ -72,7 +72,7 @@ struct Ring {
     bool deep;
     int readers, memory;  // memory: the ring whose memory it uses, see `Pipeline::share_memory`
 };
-constexpr int EVALUATORS = 6;  // of expressions that are recorded: sums over the grid, single cells, and sums over time
+constexpr int EVALUATORS = 6;  // of expressions that are recorded: sums over the grid, single cells, and regions
 struct Level {
     int step, pass;
     long ahead, reach[AXES], deep[AXES];

@@ -1,5 +1,5 @@
 // Expressions with stencils, recorded after given steps while many steps are taken at once: their extrema and sums over
-// the grid, single cells of them, or their sums over time.
+// the grid, single cells of them, or regions.
 //
 // Another program, the evaluator, has the pass that computes their values (native/stencil_values.py). A level with the
 // first pass of a step calls it for the state before the step: because of `Level::evaluated` the pipeline keeps the
@@ -8,10 +8,10 @@
 #include "cell_samples.hpp"
 #include "evaluator.hpp"
 #include "field_sums.hpp"
-#include "time_sums.hpp"
+#include "region_records.hpp"
 
 // Either record n has ``values`` sums, from ``sums`` + n ``values`` on; or ``cells`` are recorded, whose fields are the
-// values by number; or, without either, the values are summed over time (`TimeSums::evaluator`).
+// values by number; or, without either, regions of the values (`RegionRecords::evaluator`).
 struct StencilRecords : RecordedSteps {
     int64_t least;  // the first record that is made: the state before a call may be in an earlier one already
     FieldSum* sums;
@@ -64,7 +64,7 @@ struct LevelEvaluation {
     const EvaluatorFunctions* functions;
     FieldSum* sums;               // of the record
     real* cells;                  // of the record, if it is of cells
-    std::vector<std::pair<const TimeSum*, double>> over_time;  // with the weights of the record
+    std::vector<RegionRecord> regions;
     std::vector<real> scalars, made;
     std::vector<CellSums> added;  // of each result of the pass
     std::vector<long> value;      // its number
@@ -89,11 +89,7 @@ struct LevelEvaluation {
             return;
         }
         if (!records->sums) {
-            for (const TimeSums* each : time_sums) {
-                const long record = each->number(step);
-                for (int64_t k = 0; k < each->count && each->evaluator == number && record >= 0; k++)
-                    over_time.push_back({each->sum + k, each->weights[record]});
-            }
+            RegionRecord::each_after(step, number, [&](const RegionRecord& each) { regions.push_back(each); });
             return;
         }
         sums = records->sums + records->row(call, n) * records->values, added.resize(whole.outputs);
@@ -115,7 +111,7 @@ struct LevelEvaluation {
             }
             if (records->cells) put_cells(call, whole, n, from, to);
             else if (records->sums) add_plane(whole, n, from, to);
-            else add_over_time(call, whole, n, from, to);
+            else put_regions(call, whole, n, from, to);
         }
     }
 
@@ -140,17 +136,17 @@ struct LevelEvaluation {
         held = 0;
     }
 
-    void add_over_time(const Call& call, const Variant& whole, long n, const long from[AXES], const long to[AXES]) {
+    void put_regions(const Call& call, const Variant& whole, long n, const long from[AXES], const long to[AXES]) {
         const long pitch = to[2] - from[2] + LANES, plane = home(call, n);
         made.resize(out.size() * pitch);
         for (size_t o = 0; o < out.size(); o++) out[o] = {made.data() + o * pitch - from[2], 0};
         for (long j = from[1]; j < to[1]; j++) {
             bool computed = false;
-            for (const auto& [each, weight] : over_time) {
-                if (!each->has(plane, j)) continue;
+            for (const RegionRecord& each : regions) {
+                if (!each.region->has(plane, j)) continue;
                 if (!computed) compute(whole, n, j, from[2], to[2]), computed = true;
                 for (size_t o = 0; o < out.size(); o++)
-                    if (value[o] == each->field) each->add(call, weight, plane, j, out[o].p, from[2], to[2]);
+                    if (value[o] == each.region->field) each.put(call, plane, j, out[o].p, from[2], to[2]);
             }
         }
     }
