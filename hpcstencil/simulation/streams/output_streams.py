@@ -36,17 +36,17 @@ from hpcstencil.simulation.streams.time_average import TimeAverage
 from hpcstencil.symbolic.staggering import Layout, home, position_of
 from hpcstencil.validation.errors import InputError
 
-HELD = 8 * 2**20  # bytes of records over the whole grid that are held, at most, unless one record is larger
-MOST_HELD = 1000  # records
+HELD = 8 * 2**20  # bytes of records, over the whole grid, that all streams together hold
+MOST_HELD = 1000  # records of a stream
 HELD_SECONDS = 30.0
 
 
 class FurtherOutput(Stream):
     """The stream ``name`` of a run.
 
-    Small records are held and written together: when they have HELD bytes, with the first one that comes HELD_SECONDS after
-    the last writing, before a checkpoint and at the end. A thread writes them where this is possible. The first state is a
-    record, unless the stream averages over time.
+    Small records are held and written together: when there are HELD bytes of them, with the first one that comes
+    HELD_SECONDS after the last writing, before a checkpoint and at the end. A thread writes them where this is possible. The
+    first state is a record, unless the stream averages over time.
     """
 
     def __init__(self, name: str, path: Path, output: Output, schedule: Schedule) -> None:
@@ -69,7 +69,8 @@ class FurtherOutput(Stream):
         self.now = 0.0  # when the last step ends that has a weight
         self.file: OutputFile | None = None
         size = len(self.description.fields) * self.cells.cells * problem.copies * self.simulation.dtype.itemsize
-        self.held, self.most_held = list[Snapshot](), max(1, min(MOST_HELD, HELD // size))
+        room = HELD // len(problem.config.output.streams)
+        self.held, self.most_held = list[Snapshot](), max(1, min(MOST_HELD, room // size))
         self.copied, self.copies = self._copies()
         self.written = 0.0  # when records were last written, by time.monotonic
 
@@ -183,23 +184,22 @@ class FurtherOutput(Stream):
         return {name: self.simulation.cells(fields[name], self.own) for name in self.description.fields}
 
     def write(self, state: State) -> None:
-        steps = self._recorded()
+        clock, steps = state.clock, self._recorded()
         self._store_copied(steps)
-        record = self._is_record(state.clock) and state.clock.step not in steps
-        if not (record or self.average):
-            return
-        with self.output.stopwatch.during("output"):
-            values = self._values(state) if self.average is None or self._adds_last else {}
-            if self.average is not None and self._adds_last:
-                weight = self._next_step_size(state.clock.time) if self.sums is None else self.last
-                self.average.add(values, weight)
-            if record and self.average is not None:
-                dtype = self.simulation.dtype
-                values = {name: mean.astype(dtype) for name, mean in self.average.take().items()}
-        if record:
-            self._store(state.clock.step, state.clock.time, values)
+        if self.average is not None and self._adds_last:
+            with self.output.stopwatch.during("output"):
+                weight = self._next_step_size(clock.time) if self.sums is None else self.last
+                self.average.add(self._values(state), weight)
+        if self._is_record(clock) and clock.step not in steps:
+            with self.output.stopwatch.during("output"):
+                values = self._values(state) if self.average is None else self._means(self.average)
+            self._store(clock.step, clock.time, values)
             if self.multiples is not None:
-                self.multiples.go_past(self.schedule, state.clock)
+                self.multiples.go_past(self.schedule, clock)
+
+    def _means(self, average: TimeAverage) -> dict[str, np.ndarray]:
+        """Return the averages since the last record in the run's precision, and start new ones."""
+        return {name: mean.astype(self.simulation.dtype) for name, mean in average.take().items()}
 
     def _store_copied(self, steps: range) -> None:
         """Store the records that the last call has copied, those of these ``steps``."""
