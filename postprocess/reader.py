@@ -182,7 +182,7 @@ class FileView:
         """
         field, fixed = self.field(name), fixed or {}
         if len(self.times) == 0:
-            raise FileProblem(f"{self.path} holds no finished snapshot yet: wait for the run, or start it again.")
+            raise FileProblem(f"{self.path} holds no finished snapshot: wait for the run, or write output more often.")
         index: tuple[int | slice, ...] = tuple(fixed.get(dim, slice(None)) for dim in field.dims)
         if self.kind == "output":
             members = int(field.dims[0] == "member")

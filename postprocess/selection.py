@@ -90,7 +90,7 @@ def select(
     """
     found = view.field(field)
     if len(view.times) == 0:
-        raise FileProblem(f"{view.path} holds no finished snapshot yet: wait for the run, or start it again.")
+        raise FileProblem(f"{view.path} holds no finished snapshot: wait for the run, or write output more often.")
     fixed = {}
     for axis, place in (slices or {}).items():
         dim = _dimension(found, axis)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from hpcstencil.config.limits import LONGEST_NAME, MOST_OUTPUTS
+from hpcstencil.config.limits import LONGEST_NAME, MOST_OUTPUTS, MOST_STEPS
 from hpcstencil.numerics.grid import Grid, Subgrid, chosen_cells
 from hpcstencil.validation.errors import InputError
 from hpcstencil.validation.messages import at, too_many, unknown, wrong
@@ -100,7 +100,7 @@ class StreamConfig:
         """
         if self.every is None or dt is None:
             return self.every_steps
-        steps = round(self.every / dt)
+        steps = round(min(self.every / dt, MOST_STEPS))
         return steps if steps and abs(self.every / dt / steps - 1) * end / dt < 0.25 else None
 
     def cells(self, grid: Grid) -> Subgrid:
@@ -173,7 +173,7 @@ def _region(path: tuple[str, ...], given: Mapping[str, object], grid: Grid) -> d
         here = at(*path, "region", axis)
         if axis not in grid.axes:
             raise unknown(here, "axis", axis, grid.axes)
-        place = take(here, PLACE, value)
+        place = take(here, replace(PLACE, example=f"{axis} = 0.5"), value)
         lower, upper = grid.lower[grid.axes.index(axis)], grid.upper[grid.axes.index(axis)]
         for end in place if isinstance(place, tuple) else (place,):
             if not lower <= end <= upper:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import h5py
@@ -59,6 +58,7 @@ class OutputFile:
         self.communicator = communicator
         self.layout, self.fields = description.layout, tuple(description.fields)
         self.found = found
+        self._last_step, self._had = max(found.steps, default=-1), set(zip(found.steps, found.times, strict=True))
         self.chunk = chunk_shape(self.layout.grid.shape, found.itemsize)
         self.shared = open_transport(path, communicator, transport, placing(math.prod(self.chunk) * found.itemsize))
         self.series = TimeSeries(self.shared, communicator.rank == 0, found, len(self.layout.members))
@@ -114,7 +114,7 @@ class OutputFile:
     @property
     def last_step(self) -> int:
         """The step of the last snapshot that the file held before this run wrote; -1 if there was none."""
-        return max(self.found.steps, default=-1)
+        return self._last_step
 
     def last_row(self, group: str) -> int:
         """Return the step of the last row of a group (`time_series.RowsOf`) before this run wrote; -1 if there was none."""
@@ -122,7 +122,7 @@ class OutputFile:
 
     def had(self, step: int, time: float) -> bool:
         """Return whether the file held a snapshot of this step and time before this run wrote."""
-        return (step, time) in zip(self.found.steps, self.found.times, strict=True)
+        return (step, time) in self._had
 
     @contextmanager
     def change(self, size: int) -> Iterator[None]:
@@ -261,7 +261,7 @@ class OutputFile:
         if self.series.times[-1] != time:
             with self.change(0):
                 self.series.correct_last_time(time)
-            self.found = replace(self.found, times=tuple(self.series.times))
+            self._had.add((self._last_step, time))
 
     def write_rows(self, rows: RowsOf) -> None:
         """Append rows to the time series of each group, in a separate transaction.

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 ROUND = 1e-9  # a smaller fraction of a step is treated as rounding
+FARTHEST = 2.0**53  # steps; no run takes as many
 
 
 @dataclass(frozen=True)
@@ -213,7 +214,7 @@ class Schedule:
     def step_near(self, time: float) -> int:
         """The step nearest to ``time``. The step size must be fixed."""
         assert self.fixed_dt is not None
-        return self.origin_step + round((time - self.origin_time) / self.fixed_dt)
+        return self.origin_step + round(min((time - self.origin_time) / self.fixed_dt, FARTHEST))
 
     def is_output(self, clock: Clock) -> bool:
         """Whether a snapshot is due at ``clock``."""

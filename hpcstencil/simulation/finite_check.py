@@ -52,7 +52,8 @@ class FiniteCheck:
                 kept = "" if self.path is None else f". {self.path} keeps the snapshots before"
                 raise NumericsError(
                     f"{what} is {where} at step {state.clock.step}, t = {state.clock.time:g}: the run is unstable, or its "
-                    f"equation divides by 0 there; try a smaller time.{problem.config.time.given}, or correct it{kept}"
+                    f"equation divides by 0 or takes a root or logarithm of a negative number there; try a smaller "
+                    f"time.{problem.config.time.given}, or correct it{kept}"
                 )
         return low, high
 

@@ -74,4 +74,5 @@ def unknown(key: str, what: str, name: str, candidates: Sequence[str], elsewhere
 
 def too_many(keys: Sequence[str], advice: str) -> InputError:
     """Make the error for ``keys`` of which only one may be given. ``advice`` is the last clause of the sentence."""
-    return InputError(f"{keys[0]}: expected only one of {listing(keys, 'or')}, but got {len(keys)}; {advice}")
+    got = "both" if len(keys) == 2 else f"{len(keys)} of them"
+    return InputError(f"{keys[0]}: expected only one of {listing(keys, 'or')}, but got {got}; {advice}")

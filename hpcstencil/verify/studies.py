@@ -12,6 +12,7 @@ import numpy as np
 
 from hpcstencil.config.paths import sources
 from hpcstencil.config.settings import Config, Decomposition, DiagnosticsConfig, InitialConfig, OutputConfig, TimeConfig
+from hpcstencil.equations.custom import parameters_used
 from hpcstencil.numerics.grid import Grid
 from hpcstencil.numerics.integrators import SUPER_STEPPING, stability_limits
 from hpcstencil.numerics.schedule import Clock, StepRange
@@ -98,8 +99,21 @@ def adapted(config: Config, cells: Sequence[int], **changes: Any) -> Config:
     return replace(
         config, grid=grid, numerics=numerics, output=output, decomposition=AUTO,
         initial=InitialConfig(), diagnostics=DiagnosticsConfig(), verify=replace(config.verify, conserved=()),
-        mask=None, equation=replace(config.equation, seed=None), **changes,
+        mask=None, equation=replace(config.equation, seed=None, parameters=_still_used(config)), **changes,
     )  # fmt: skip
+
+
+def _still_used(config: Config) -> dict[str, float | str]:
+    """The parameters that a custom equation has without the tables that `adapted` removes; those of other equations are all."""
+    given, kept = config.equation.parameters, dict[str, float | str]()
+    if config.equation.name != "custom":
+        return dict(given)
+    probed = [probe.expression for probe in config.probes.values() if probe.expression]
+    texts = [*config.equation.rhs.values(), *config.boundary.texts(), *config.objective.expressions.values(), *probed]
+    while new := parameters_used(texts) & given.keys() - kept.keys():
+        kept |= {name: given[name] for name in new}
+        texts = [value for name in new if isinstance(value := given[name], str)]
+    return {name: value for name, value in given.items() if name in kept}
 
 
 def alone(problem: Problem, devices: int = 1) -> Simulation:

@@ -184,7 +184,7 @@ def test_missing_file_directory_and_foreign_hdf5(tmp_path):
 
 def test_no_snapshot_yet(tmp_path):
     path = write_output(tmp_path / "run.h5", SHAPES[2], times=(), extra=1, complete=0)
-    with pytest.raises(FileProblem, match="no finished snapshot yet"):
+    with pytest.raises(FileProblem, match="no finished snapshot: wait"):
         plot_field(path)
     assert "none finished" in summarize(path)
 

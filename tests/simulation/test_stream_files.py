@@ -24,7 +24,7 @@ from hpcstencil.simulation.restart import Options
 from hpcstencil.simulation.streams import output_streams
 from hpcstencil.simulation.streams.output_streams import FurtherOutput
 from hpcstencil.simulation.streams.stream import Stream
-from hpcstencil.validation.errors import EnvironmentProblem, InputError, StoppedEarly
+from hpcstencil.validation.errors import EnvironmentProblem, InputError, NumericsError, StoppedEarly
 from postprocess.plot import plot_field
 from postprocess.selection import select
 from postprocess.summary import read_view, summarize
@@ -57,6 +57,7 @@ def started(tmp_path):
         run.run(decomposed, options, OneProcess(), jax.local_devices()[:devices], request or Request())
         return tmp_path / name
 
+    started.folder = tmp_path
     return started
 
 
@@ -281,6 +282,21 @@ def test_expressions_are_0_in_solid_cells(started):
     path = started("run.h5", {"one": {"every_steps": 10, "expressions": {"w": "1/u"}}}, mask=mask)
     w, solid = contents(of(path, "one"))["w"], contents(path)["solid"]
     assert solid.any() and np.isfinite(w).all() and (w[:, solid != 0] == 0).all() and (w[:, solid == 0] != 0).all()
+
+
+def test_records_before_the_solution_is_lost_are_kept(started):
+    """Those of expressions too, some of whose values are never finite."""
+    tables = {
+        "equation": {"name": "custom", "rhs": {"u": "u**2 + 0*laplacian(u)"}}, "boundary": {}, "numerics": {"kernel": "native"},
+        "initial": {"u": "1.0*(x > 1) + 0.1*(x < 0.5)"}, "time": {"end": 3.0, "dt": 0.01},
+    }  # fmt: skip
+    streams = {"u": {"every_steps": 3}, "inverse": {"every_steps": 3, "expressions": {"w": "1/u"}}}
+    with pytest.raises(NumericsError, match="the first record that is not finite is that of step"):
+        started("run.h5", output={"streams": streams}, **tables)
+    for stream in streams:
+        with h5py.File(of(started.folder / "run.h5", stream)) as file:
+            steps = file["step"][()]
+            assert 90 < steps[-1] < 130 and steps.tolist() == list(range(0, steps[-1] + 1, 3))
 
 
 # ---- interruptions ---------------------------------------------------------------------------------------------------

@@ -202,6 +202,7 @@ class Writer(ABC):
                 return self.power(self.value(base, at), n)
             case Pointwise("power", (base, Constant(exponent))) if (n := half_integer_power(exponent)) is not None:
                 root = self.let(f"f_sqrt({self.value(base, at)})")
+                root = self.let(f"f_abs({root})") if n % 2 == 0 else root  # the root of -0.0 is -0.0
                 product = self.let(f"{self.power(self.value(base, at), abs(n))} * {root}") if n else root
                 return product if exponent > 0 else f"one<{self.kind}>() / {product}"
         values = [self.value(argument, at) for argument in tree.arguments]

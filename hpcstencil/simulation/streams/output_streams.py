@@ -68,9 +68,9 @@ class FurtherOutput(Stream):
         self.last = 0.0  # the weight of the last step of the call
         self.now = 0.0  # when the last step ends that has a weight
         self.file: OutputFile | None = None
-        size = len(self.description.fields) * self.cells.cells * problem.copies * self.simulation.dtype.itemsize
-        room = HELD // len(problem.config.output.streams)
-        self.held, self.most_held = list[Snapshot](), max(1, min(MOST_HELD, room // size))
+        self.values = len(self.description.fields) * self.cells.cells * problem.copies  # of a record
+        room = HELD // len(problem.config.output.streams) // self.simulation.dtype.itemsize
+        self.held, self.most_held = list[Snapshot](), max(1, min(MOST_HELD, room // self.values))
         self.copied, self.copies = self._copies()
         self.written = 0.0  # when records were last written, by time.monotonic
 
@@ -123,7 +123,8 @@ class FurtherOutput(Stream):
         if self.asked.average:
             self.average = self._average(goes_on)
         elif self.file.last_step < 0:
-            self._store(clock.step, clock.time, self._values(state))
+            self._hold(clock.step, clock.time, self._values(state))
+            self._write_held()
 
     def _average(self, goes_on: bool) -> TimeAverage:
         """Return averages that begin now, or, if the run ``goes_on`` from a checkpoint, continue those stored in it."""
@@ -193,7 +194,8 @@ class FurtherOutput(Stream):
         if self._is_record(clock) and clock.step not in steps:
             with self.output.stopwatch.during("output"):
                 values = self._values(state) if self.average is None else self._means(self.average)
-            self._store(clock.step, clock.time, values)
+            self._hold(clock.step, clock.time, values)
+            self._write_if_late()
             if self.multiples is not None:
                 self.multiples.go_past(self.schedule, clock)
 
@@ -204,18 +206,19 @@ class FurtherOutput(Stream):
     def _store_copied(self, steps: range) -> None:
         """Store the records that the last call has copied, those of these ``steps``."""
         for n, step in enumerate(steps):
-            self._store(step, self.leap.time_of(step), {name: array[n].copy() for name, array in self.copies.items()})
+            self._hold(step, self.leap.time_of(step), {name: array[n].copy() for name, array in self.copies.items()})
+        if steps:
+            self._write_if_late()
 
     def salvage(self) -> int | None:
         steps = self._recorded()
         if not steps:
             return None
-        finite = [
-            np.isfinite(array[: len(steps)].reshape(len(steps), -1)).all(axis=1) for array in self.copies.values()
-        ]
-        lost = np.flatnonzero(~np.logical_and.reduce(finite))
-        mine = int(lost[0]) if len(lost) else len(steps)
-        kept = -int(self.simulation.communicator.maximum(np.array([-mine]))[0])  # on all processes
+        rows = [array[: len(steps)].reshape(len(steps), -1) for array in self.copies.values()]
+        finite = self.simulation.communicator.total(np.isfinite(np.concatenate(rows, 1)).sum(axis=1))
+        # of expressions such as 1/u some values may be infinite although the fields are finite
+        lost = np.flatnonzero(finite == 0 if self.asked.expressions else finite < self.values)
+        kept = int(lost[0]) if len(lost) else len(steps)
         self._store_copied(steps[:kept])
         return steps[kept] if kept < len(steps) else None
 
@@ -239,8 +242,8 @@ class FurtherOutput(Stream):
         self.now = time
         return dt if fixed is None or abs(dt - fixed) > ROUND * fixed else fixed
 
-    def _store(self, step: int, now: float, blocks: Mapping[str, np.ndarray]) -> None:
-        """Write a record, or hold it, unless the file already has it from an earlier, killed run."""
+    def _hold(self, step: int, now: float, blocks: Mapping[str, np.ndarray]) -> None:
+        """Hold a record, unless the file already has it from an earlier, killed run. Write all if there is no more room."""
         assert self.file is not None
         if self.file.had(step, now):
             return
@@ -250,8 +253,12 @@ class FurtherOutput(Stream):
                 self.file.close(complete=False)
                 self.file = self._opened(append=True, cut=step - 1)
         self.held.append((step, now, blocks))
-        processes = self.simulation.communicator
-        if len(self.held) >= self.most_held or passed(processes, HELD_SECONDS, self.written):
+        if len(self.held) >= self.most_held:
+            self._write_held()
+
+    def _write_if_late(self) -> None:
+        """Write the records that are held if nothing was written for HELD_SECONDS."""
+        if self.held and passed(self.simulation.communicator, HELD_SECONDS, self.written):
             self._write_held()
 
     def _write_held(self) -> None:
