@@ -545,6 +545,7 @@ INPUTS = [
     ("equation.name=navier_stokes", 'equation.name: "navier_stokes" is not available yet', "use another one"),
     ("numerics.integrator=ars222", 'numerics.integrator: "ars222" is not available yet', "use another one"),
     ("equation.name=diffusion", "equation.name: unknown equation", '"heat"'),
+    ("initial.u=4*atan(exp(x))", "initial.u: unknown function 'atan'", "no inverses of sin, cos and tan"),
     ("diagnostics={a='sum(u)'}", "diagnostics.a: unknown function 'sum'", "write integral(a)"),
     ("bc.x=1", "bc: unknown table or key", '"boundary"'),
     ("equation.consts={a=1}", "equation.consts: expected a value", "beside the name"),

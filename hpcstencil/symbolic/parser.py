@@ -49,6 +49,7 @@ _CURL = ("dx", "write its components with dx, dy and dz, such as dx(v) - dy(u)")
 _GRADIENT = ("dx", "write its components dx(a), dy(a), dz(a), or gradient_squared(a) for the square of its length")
 _LAPLACIAN = ("laplacian", "write laplacian(a)")
 _NOISE = ("noise", "write noise(1), uniform on [-1, 1); 1 is the seed")
+_INVERSE = ("tan", "there are no inverses of sin, cos and tan; compute the values with NumPy, and give them as a file")
 _STEP = ("where", "write a comparison, such as (x > 1), which is 1 or 0")
 # Functions that users know from other languages: (function of this language, advice). The advice is given only where
 # that function is allowed.
@@ -60,6 +61,7 @@ WISHES = {
     **dict.fromkeys(("laplace", "lap", "del2", "nabla2", "delta"), _LAPLACIAN),
     **dict.fromkeys(("biharmonic", "bilaplacian", "laplacian2"), ("laplacian", "write laplacian(laplacian(a))")),
     **dict.fromkeys(("heaviside", "step"), _STEP),
+    **dict.fromkeys(("asin", "acos", "atan", "atan2", "arcsin", "arccos", "arctan", "arctan2"), _INVERSE),
     "div": ("divergence", "write divergence(a, b), with one component per axis"),
     "diff": ("dx", "write dx(a), dy(a), dz(a), dxx(a) and the like"),
     "max": ("maximum", "write maximum(a, b); max(a), over the grid, is for [diagnostics]"),

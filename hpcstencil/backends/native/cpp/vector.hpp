@@ -190,7 +190,7 @@ OF_VECTORS(f_exp, exp)
 OF_VECTORS(f_log, log)
 OF_VECTORS(f_sin, sin)
 OF_VECTORS(f_cos, cos)
-#if defined(__GLIBC__) && !__GLIBC_PREREQ(2, 35)
+#if defined(__GLIBC__) && !__GLIBC_PREREQ(2, 35)  // libmvec has them from this version on
 LANEWISE(f_tan, OF_LIBRARY(tan, a))
 LANEWISE(f_tanh, OF_LIBRARY(tanh, a))
 #else
