@@ -172,6 +172,11 @@ class FileView:
         hint = f" Did you mean '{near[0]}'?" if near else ""
         raise RequestProblem(f"{self.path} has no field '{name}', only {', '.join(self.fields)}.{hint}")
 
+    def check_has_snapshots(self) -> None:
+        """Raise FileProblem if the file holds no snapshot."""
+        if len(self.times) == 0:
+            raise FileProblem(f"{self.path} holds no finished snapshot: wait for the run, or write output more often.")
+
     def read(
         self, name: str, snapshot: int = -1, fixed: Mapping[str, int | slice] | None = None
     ) -> NDArray[np.floating]:
@@ -181,8 +186,7 @@ class FileView:
         file's order (x, y, z). Raises FileProblem if there is no snapshot or the file cannot be read.
         """
         field, fixed = self.field(name), fixed or {}
-        if len(self.times) == 0:
-            raise FileProblem(f"{self.path} holds no finished snapshot: wait for the run, or write output more often.")
+        self.check_has_snapshots()
         index: tuple[int | slice, ...] = tuple(fixed.get(dim, slice(None)) for dim in field.dims)
         if self.kind == "output":
             members = int(field.dims[0] == "member")

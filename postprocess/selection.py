@@ -89,8 +89,7 @@ def select(
     an interval before the first or after the last snapshot. Raises FileProblem if there is no snapshot.
     """
     found = view.field(field)
-    if len(view.times) == 0:
-        raise FileProblem(f"{view.path} holds no finished snapshot: wait for the run, or write output more often.")
+    view.check_has_snapshots()
     fixed = {}
     for axis, place in (slices or {}).items():
         dim = _dimension(found, axis)

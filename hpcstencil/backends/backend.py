@@ -182,13 +182,12 @@ class RegionRecords(Protocol):
         """Whether the state after the last step of a call is recorded too."""
 
     def expect(
-        self, every: int, first: int, origin: int, times: Sequence[float], weights: np.ndarray | None = None
+        self, every: int, first: int, origin: int, times: Sequence[float], weights: Sequence[float] = ()
     ) -> None:
         """Announce a compiled call; it must follow at once. ``times`` are those of its records.
 
         The state after step n of the run is record n / ``every`` - ``first``, if ``every`` divides n. Step 0 of the call's
-        `StepRange` is step ``origin`` of the run. Sums need ``weights``, float64 of shape (records,): the values of each record
-        are multiplied by its weight.
+        `StepRange` is step ``origin`` of the run. Sums need ``weights``, one per record, by which its values are multiplied.
         """
 
     def expect_nothing(self) -> None:

@@ -58,7 +58,8 @@ class OutputFile:
         self.communicator = communicator
         self.layout, self.fields = description.layout, tuple(description.fields)
         self.found = found
-        self._last_step, self._had = max(found.steps, default=-1), set(zip(found.steps, found.times, strict=True))
+        self.last_step = max(found.steps, default=-1)  # of the snapshots before this run wrote; -1 if there was none
+        self._had = set(zip(found.steps, found.times, strict=True))
         self.chunk = chunk_shape(self.layout.grid.shape, found.itemsize)
         self.shared = open_transport(path, communicator, transport, placing(math.prod(self.chunk) * found.itemsize))
         self.series = TimeSeries(self.shared, communicator.rank == 0, found, len(self.layout.members))
@@ -110,11 +111,6 @@ class OutputFile:
         transport = chosen_transport(method, communicator, path)
         found = from_rank_0(communicator, lambda: cut_to_continue(path, description, step))
         return cls(path, communicator, description, transport, found, buffers)
-
-    @property
-    def last_step(self) -> int:
-        """The step of the last snapshot that the file held before this run wrote; -1 if there was none."""
-        return self._last_step
 
     def last_row(self, group: str) -> int:
         """Return the step of the last row of a group (`time_series.RowsOf`) before this run wrote; -1 if there was none."""
@@ -261,7 +257,7 @@ class OutputFile:
         if self.series.times[-1] != time:
             with self.change(0):
                 self.series.correct_last_time(time)
-            self._had.add((self._last_step, time))
+            self._had.add((self.last_step, time))
 
     def write_rows(self, rows: RowsOf) -> None:
         """Append rows to the time series of each group, in a separate transaction.

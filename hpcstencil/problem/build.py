@@ -26,7 +26,7 @@ from hpcstencil.problem.boundary_faces import faces_of
 from hpcstencil.problem.linear_damping import damping_rates
 from hpcstencil.problem.method_selection import partition, with_enough_stages
 from hpcstencil.problem.misfit import Misfit, misfit_of
-from hpcstencil.problem.model import Model, model_of
+from hpcstencil.problem.model import Model, model_of, refuse_unused
 from hpcstencil.problem.parameter_files import contents_of, key_of, refuse_files, refuse_series
 from hpcstencil.problem.problem import Problem
 from hpcstencil.problem.receivers import PROBED, receivers_of
@@ -66,24 +66,25 @@ from hpcstencil.validation.errors import InputError
 from hpcstencil.validation.messages import at, shown, wrong
 
 
-def build(config: Config, contents: Mapping[str, ArrayContents] | None = None) -> Problem:
+def build(config: Config, contents: Mapping[str, ArrayContents] | None = None, all_used: bool = True) -> Problem:
     """Build the problem of an input; for an ensemble, one problem for all members.
 
     ``contents`` summarizes the data files by key, as `contents_of` returns it; if it is None, the files are read here.
     There is no communication, and the result is the same on all processes.
 
     Raises InputError for unknown names, malformed expressions and invalid parameters, and if members of an ensemble
-    differ in more than parameter values and initial states.
+    differ in more than parameter values and initial states; if ``all_used`` also for parameters and stencils of the user that
+    nothing uses. A study of an input without some of its tables may have such.
     """
     contents = contents_of(config) if contents is None else contents
-    return _side_by_side(config, contents) if config.ensemble else _alone(config, contents)
+    return _side_by_side(config, contents, all_used) if config.ensemble else _alone(config, contents, all_used)
 
 
-def _side_by_side(config: Config, contents: Mapping[str, ArrayContents]) -> Problem:
+def _side_by_side(config: Config, contents: Mapping[str, ArrayContents], all_used: bool) -> Problem:
     """The problem of an ensemble: the problem of the first member, with an array of shape (members,) for each parameter in
     which the members differ. Raises the errors of `build`."""
     listed = {key.partition(".")[2] for key in config.ensemble if key.startswith("equation.")}
-    each = tuple(_alone(member, contents, listed) for member in members(config))
+    each = tuple(_alone(member, contents, all_used, listed) for member in members(config))
     first, known = each[0], {f"equation.{name}" for name in each[0].parameters}
     for key in config.ensemble:
         if key.startswith("equation.") and key not in (*known, "equation.seed"):
@@ -102,13 +103,17 @@ def _side_by_side(config: Config, contents: Mapping[str, ArrayContents]) -> Prob
     return replace(first, config=config, parameters=parameters, bounds=bounds, members=each)
 
 
-def _alone(config: Config, contents: Mapping[str, ArrayContents], listed: Collection[str] = ()) -> Problem:
+def _alone(
+    config: Config, contents: Mapping[str, ArrayContents], all_used: bool, listed: Collection[str] = ()
+) -> Problem:
     """The problem of a single run or of one member of an ensemble. Raises the errors of `build`.
 
     ``listed`` are the parameters in which members differ. Branches of where() that depend on other parameters are
     resolved here. Branches that depend on listed parameters stay, so that members share code.
     """
     model = model_of(config, contents)
+    if all_used:
+        refuse_unused(config, model)
     fixed = {name: value for name, value in model.numbers.items() if name not in listed}
 
     def taken(trees: Mapping[str, Node]) -> dict[str, Node]:
@@ -131,9 +136,9 @@ def _alone(config: Config, contents: Mapping[str, ArrayContents], listed: Collec
     reduced, derived = _diagnostics(config, model), _derived(config, model)
     objective, misfit = _objective(config, model)
     quantities = [tree for each in derived.values() for tree in each.values()]
-    _refuse_unused_stencils(
-        model, [*trees.values(), *model.damping.values(), *reduced.values(), *objective.values(), *quantities]
-    )
+    if all_used:
+        used = [*trees.values(), *model.damping.values(), *reduced.values(), *objective.values(), *quantities]
+        _refuse_unused_stencils(model, used)
     data = {name: data_field(name) for name in config.objective.data if misfit is None or name not in misfit.data}
     positions = {**layers.positions, **positions_of_data(objective, data, layers.positions, config.grid.ndim)}
     placed = Placed(config, positions)

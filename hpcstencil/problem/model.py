@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -137,7 +137,6 @@ def model_of(config: Config, contents: Mapping[str, ArrayContents]) -> Model:
     if config.numerics.order not in orders:
         expected = f"{listing(map(str, orders), 'or')} with {shown(config.equation.name)}"
         raise wrong("numerics.order", expected, config.numerics.order, "change it")
-    _refuse_unused(config, custom, [*trees.values(), *damping.values()], symbols)
     positions = _positions(equation, config, fields)
     reflected = _reflected(equation, config, fields)
     return Model(
@@ -296,8 +295,9 @@ def _refuse_taken(stencils: Iterable[str], names: Collection[str]) -> None:
             )
 
 
-def _refuse_unused(config: Config, custom: bool, trees: Sequence[Node], symbols: Mapping[str, Node]) -> None:
+def refuse_unused(config: Config, model: Model) -> None:
     """Raise InputError for a parameter in the input that has no effect, which must be a mistake."""
+    custom = isinstance(model.equation, Custom)
     texts = [*config.equation.rhs.values(), *config.initial.expressions.values()]
     texts += [*config.diagnostics.expressions.values(), *config.objective.expressions.values()]
     texts += config.boundary.texts()
@@ -308,8 +308,9 @@ def _refuse_unused(config: Config, custom: bool, trees: Sequence[Node], symbols:
     texts += [v for name, v in config.equation.parameters.items() if isinstance(v, str) and name not in files]
     used = parameters_used(texts)
     if not custom:
+        trees = (*model.trees.values(), *model.damping.values())
         used = {*used, *(part.name for tree in trees for part in walk(tree) if isinstance(part, Parameter))}
-        used |= {name for name, tree in symbols.items() if not isinstance(tree, Parameter)}
+        used |= {name for name, tree in model.symbols.items() if not isinstance(tree, Parameter)}
     axes = f"{config.grid.ndim} axes ({' x '.join(map(str, config.grid.shape))} cells)"
     for name in (*config.equation.parameters, *config.equation.series):
         if name not in used:

@@ -12,7 +12,6 @@ import numpy as np
 
 from hpcstencil.config.paths import sources
 from hpcstencil.config.settings import Config, Decomposition, DiagnosticsConfig, InitialConfig, OutputConfig, TimeConfig
-from hpcstencil.equations.custom import parameters_used
 from hpcstencil.numerics.grid import Grid
 from hpcstencil.numerics.integrators import SUPER_STEPPING, stability_limits
 from hpcstencil.numerics.schedule import Clock, StepRange
@@ -99,21 +98,8 @@ def adapted(config: Config, cells: Sequence[int], **changes: Any) -> Config:
     return replace(
         config, grid=grid, numerics=numerics, output=output, decomposition=AUTO,
         initial=InitialConfig(), diagnostics=DiagnosticsConfig(), verify=replace(config.verify, conserved=()),
-        mask=None, equation=replace(config.equation, seed=None, parameters=_still_used(config)), **changes,
+        mask=None, equation=replace(config.equation, seed=None), **changes,
     )  # fmt: skip
-
-
-def _still_used(config: Config) -> dict[str, float | str]:
-    """The parameters that a custom equation has without the tables that `adapted` removes; those of other equations are all."""
-    given, kept = config.equation.parameters, dict[str, float | str]()
-    if config.equation.name != "custom":
-        return dict(given)
-    probed = [probe.expression for probe in config.probes.values() if probe.expression]
-    texts = [*config.equation.rhs.values(), *config.boundary.texts(), *config.objective.expressions.values(), *probed]
-    while new := parameters_used(texts) & given.keys() - kept.keys():
-        kept |= {name: given[name] for name in new}
-        texts = [value for name in new if isinstance(value := given[name], str)]
-    return {name: value for name, value in given.items() if name in kept}
 
 
 def alone(problem: Problem, devices: int = 1) -> Simulation:
@@ -145,7 +131,7 @@ class Orders:
         ndim = config.grid.ndim
         self.coarsest = min(COARSEST[ndim] + 2 * config.numerics.order, 4 * COARSEST[ndim])
         self.end = config.time.end
-        coarse = build(adapted(config, [self.coarsest] * ndim, time=self.adaptive(1e-6)))
+        coarse = build(adapted(config, [self.coarsest] * ndim, time=self.adaptive(1e-6)), all_used=False)
         self.exact = given_solution(coarse)
         if not all(config.boundary.periodic):
             self.end = max(self.end, self._time_to_react(coarse))
@@ -159,7 +145,9 @@ class Orders:
         """The manufactured problem on a grid with ``cells`` cells per axis, with the given table [time] and integrator."""
         config = adapted(self.config, [cells] * self.config.grid.ndim, time=time)
         stages = self.method.evaluations if integrator in SUPER_STEPPING else None
-        problem = build(replace(config, numerics=replace(config.numerics, integrator=integrator, stages=stages)))
+        problem = build(
+            replace(config, numerics=replace(config.numerics, integrator=integrator, stages=stages)), all_used=False
+        )
         return manufactured(problem, self.exact or default_solution(problem, self.duration))
 
     def _time_to_react(self, problem: Problem) -> float:
@@ -249,7 +237,7 @@ def reduced(config: Config) -> Problem:
     cells = config.grid.shape if from_file else [min(n, most) for n in config.grid.shape]
     output = OutputConfig(config.output.path)
     grid = Grid(tuple(cells), config.grid.lower, config.grid.upper)
-    return build(replace(config, grid=grid, output=output))
+    return build(replace(config, grid=grid, output=output), all_used=False)
 
 
 def step_of(problem: Problem, simulation: Simulation) -> float:

@@ -247,8 +247,8 @@ def test_members_have_the_streams_of_single_runs(started, monkeypatch, devices, 
             for name, values in expected.items():
                 own = found[name][n] if values.ndim > 2 else found[name]
                 assert bits(own) == bits(values), (stream, name)
-    view = hs.open(of(path, "derived"))
-    assert view["slope"].dims == ("member", "time", "x", "y") and view["F"].dims == ("member",)
+    with hs.open(of(path, "derived")) as view:
+        assert view["slope"].dims == ("member", "time", "x", "y") and view["F"].dims == ("member",)
 
 
 def test_fields_on_faces_have_the_lower_faces_of_the_cells(started):

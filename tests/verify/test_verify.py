@@ -131,6 +131,18 @@ def two_grids(monkeypatch):
     monkeypatch.setattr(studies, "REFINED", (1.5, 2.0))
 
 
+def test_what_only_tables_without_a_study_use_is_no_mistake(two_grids):
+    equation = {"name": "custom", "w": 1.0, "a": "2*b", "b": 1.5, "q": 2.0, "stencils": {"blur": [1, 2, 1]}}
+    tables = {
+        "grid": {"shape": [16]}, "equation": {**equation, "rhs": {"u": "a*dxx(u)"}}, "initial": {"u": "sin(w*x)"},
+        "diagnostics": {"m": "integral(q*u)"}, "time": {"end": 0.1, "dt": 0.01},
+        "output": {"streams": {"s": {"every_steps": 2, "expressions": {"smooth": "q*blur(u)"}}}},
+    }  # fmt: skip
+    problem = problem_of(**tables)
+    assert Orders(problem).in_space().observed == pytest.approx(2.0, abs=0.1)
+    assert studies.reduced(problem.config).parameters.keys() >= {"w", "q"}
+
+
 def test_a_given_solution_is_taken(two_grids):
     tables = {**HEAT, "verify": {"exact": {"u": "2 + exp(-t)*sin(pi*x)"}}}
     study = Orders(problem_of(**tables)).in_space()

@@ -96,7 +96,7 @@ class NativeSamples(CellSamples):
         )
 
     def expect(self, every: int, first: int, origin: int, times: Mapping[int, float]) -> None:
-        self.samples.every, self.samples.first, self.samples.origin = every, first, origin
+        self.samples.choose(every, first, origin)
         self.library.set_cell_samples(ctypes.byref(self.samples))
 
     def expect_nothing(self) -> None:

@@ -116,7 +116,7 @@ class NativeRecords(SumRecords):
 
     def expect(self, every: int, first: int, origin: int, times: Sequence[float]) -> None:
         self.clear(times)
-        self.records.every, self.records.first, self.records.origin = every, first, origin
+        self.records.choose(every, first, origin)
         self.library.set_field_records(ctypes.byref(self.records))
 
     def expect_nothing(self) -> None:

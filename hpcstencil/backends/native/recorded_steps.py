@@ -16,3 +16,10 @@ class RecordedSteps(ctypes.Structure):
         ("first", ctypes.c_int64),
         ("records", ctypes.c_int64),
     )
+
+    def choose(self, every: int, first: int, origin: int) -> None:
+        """Let the state after step n of the run be record n / ``every`` - ``first``, if ``every`` divides n.
+
+        Step 0 of a call's clock is step ``origin`` of the run.
+        """
+        self.every, self.first, self.origin = every, first, origin

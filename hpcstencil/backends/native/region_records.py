@@ -73,11 +73,11 @@ class NativeRegions:
         weakref.finalize(self, library.drop_region_records, ctypes.c_void_p(ctypes.addressof(self.struct)))
 
     def expect(
-        self, every: int, first: int, origin: int, times: Sequence[float], weights: np.ndarray | None = None
+        self, every: int, first: int, origin: int, times: Sequence[float], weights: Sequence[float] = ()
     ) -> None:
-        self.struct.every, self.struct.first, self.struct.origin = every, first, origin
-        self.struct.records, self.weights = len(times), weights
-        self.struct.weights = None if weights is None else weights.ctypes.data
+        self.struct.choose(every, first, origin)
+        self.weights = np.array(weights, np.float64)
+        self.struct.records, self.struct.weights = len(times), self.weights.ctypes.data if weights else None
         self.set(True)
 
     def expect_nothing(self) -> None:
@@ -113,10 +113,10 @@ class ExpressionRegions(NativeRegions):
         weakref.finalize(self, library.drop_stencil_records, ctypes.c_void_p(ctypes.addressof(self.records)))
 
     def expect(
-        self, every: int, first: int, origin: int, times: Sequence[float], weights: np.ndarray | None = None
+        self, every: int, first: int, origin: int, times: Sequence[float], weights: Sequence[float] = ()
     ) -> None:
         self.times = np.array(times, np.float64)
-        self.records.every, self.records.first, self.records.origin = every, first, origin
+        self.records.choose(every, first, origin)
         self.records.records, self.records.times = len(times), self.times.ctypes.data
         super().expect(every, first, origin, times, weights)
 

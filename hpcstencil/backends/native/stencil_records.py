@@ -109,7 +109,7 @@ class StencilRecords(SumRecords):
 
     def expect(self, every: int, first: int, origin: int, times: Sequence[float]) -> None:
         self.clear(times)
-        self.records.every, self.records.first, self.records.origin = every, first, origin
+        self.records.choose(every, first, origin)
         self.library.set_stencil_records(ctypes.c_int64(OF_SUMS), ctypes.byref(self.records))
 
     def expect_nothing(self) -> None:
@@ -135,7 +135,7 @@ class ExpressionSamples(NativeSamples):
         super().expect(every, first, origin, times)
         self.evaluation.times[[*times]] = [*times.values()]
         self.records.least = min(times, default=len(self.evaluation.times))
-        self.records.every, self.records.first, self.records.origin = every, first, origin
+        self.records.choose(every, first, origin)
         self.library.set_stencil_records(ctypes.c_int64(OF_CELLS), ctypes.byref(self.records))
 
     def expect_nothing(self) -> None:

@@ -116,13 +116,14 @@ class StencilValues:
 
         Streams that record the same expressions after the same steps share one.
         """
-        wanted, time = dict[tuple[tuple[Node, ...], int | None], None](), problem.config.time
+        wanted, time = dict[tuple[Node, ...], dict[int | None, None]](), problem.config.time
         for name, stream in problem.config.output.streams.items():
             trees = tuple(problem.derived.get(expressions_key(name), {}).values())
             if all(set() < fields_read(tree) <= set(fields) for tree in trees) and len(set(trees)) == len(trees):
-                wanted[trees, 1 if stream.average else stream.steps_between(time.dt, time.end)] = None
-        made = (cls.of(problem, trees, every) for trees, every in wanted)
-        return [each for each in made if each is not None]
+                every = 1 if stream.average else stream.steps_between(time.dt, time.end)
+                wanted.setdefault(trees, {})[every if problem.has_common_steps else None] = None
+        made = [(cls.of(problem, trees, None), steps) for trees, steps in wanted.items()]
+        return [replace(values, every=every) for values, steps in made if values is not None for every in steps]
 
     @classmethod
     def of(cls, problem: Problem, trees: Sequence[Node], every: int | None) -> StencilValues | None:

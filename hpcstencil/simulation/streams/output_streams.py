@@ -57,13 +57,14 @@ class FurtherOutput(Stream):
         self.cells = self.asked.cells(problem.config.grid)
         self.own, self.ranges = self.cells.part(self.simulation.ranges)
         self.description = described(problem, name, output.attributes, self.simulation.dtype)
-        time = problem.config.time
+        run = problem.config.time
         self.every_steps = (
-            self.asked.steps_between(time.dt, time.end) if schedule.counts_from_0 else self.asked.every_steps
+            self.asked.steps_between(run.dt, run.end) if schedule.counts_from_0 else self.asked.every_steps
         )
         self.multiples = None if self.every_steps else Multiples(self.asked.every or 0.0)
         self.average: TimeAverage | None = None
-        self.sums: RegionRecords | None = None  # which compiled calls add to
+        self.recorder: RegionRecords | None = None  # adds to the average within compiled calls, or makes the copies
+        self.copies = dict[str, np.ndarray]()  # of the records of a call, which are the first axis
         self.within = list[float]()  # the weights of the steps that the call adds up
         self.last = 0.0  # the weight of the last step of the call
         self.now = 0.0  # when the last step ends that has a weight
@@ -71,29 +72,28 @@ class FurtherOutput(Stream):
         self.values = len(self.description.fields) * self.cells.cells * problem.copies  # of a record
         room = HELD // len(problem.config.output.streams) // self.simulation.dtype.itemsize
         self.held, self.most_held = list[Snapshot](), max(1, min(MOST_HELD, room // self.values))
-        self.copied, self.copies = self._copies()
         self.written = 0.0  # when records were last written, by time.monotonic
 
     # ---- when --------------------------------------------------------------------------------------------------------
 
     def steps_to_event(self, clock: Clock) -> int | None:
-        if self.asked.average and self.sums is None:
+        if self.asked.average and self.recorder is None:
             return 1
         if self.multiples is not None:
             return self.multiples.steps_to_next(self.schedule, clock)
         assert self.every_steps is not None
-        return (self.most_held if self.copied else 1) * self.every_steps - clock.step % self.every_steps
+        return (self.most_held if self.copies else 1) * self.every_steps - clock.step % self.every_steps
 
     def time_of_event(self, clock: Clock) -> float | None:
         return None if self.multiples is None else self.multiples.time_of_next(self.schedule)
 
     def is_due(self, clock: Clock) -> bool:
-        return (self.asked.average and self._adds_last) or self._is_record(clock) or bool(self._recorded())
+        return self._adds_last or self._is_record(clock) or bool(self._recorded())
 
     @property
     def _adds_last(self) -> bool:
         """Whether an average needs the state after a call: compiled calls do not add that, or add nothing."""
-        return self.sums is None or not self.sums.with_last
+        return self.average is not None and (self.recorder is None or not self.recorder.with_last)
 
     def _is_record(self, clock: Clock) -> bool:
         """Return whether a record is due, or an average ends, at ``clock``."""
@@ -104,10 +104,10 @@ class FurtherOutput(Stream):
 
     def _recorded(self) -> range:
         """Return the steps whose states the last call has copied."""
-        if self.copied is None:
+        if not self.copies:
             return range(0)
-        assert self.every_steps is not None
-        return self.leap.multiples(self.every_steps, self.copied.with_last)
+        assert self.every_steps is not None and self.recorder is not None
+        return self.leap.multiples(self.every_steps, self.recorder.with_last)
 
     # ---- what --------------------------------------------------------------------------------------------------------
 
@@ -122,7 +122,9 @@ class FurtherOutput(Stream):
         self.now = clock.time
         if self.asked.average:
             self.average = self._average(goes_on)
-        elif self.file.last_step < 0:
+            return
+        self._prepare_copies()
+        if self.file.last_step < 0:
             self._hold(clock.step, clock.time, self._values(state))
             self._write_held()
 
@@ -130,7 +132,7 @@ class FurtherOutput(Stream):
         """Return averages that begin now, or, if the run ``goes_on`` from a checkpoint, continue those stored in it."""
         fields = list(self.description.fields)
         average, checkpoint = TimeAverage(fields, self._shape), self.output.source.checkpoint
-        self.sums = self._recorder(average.sums, every=1, summed=True)
+        self.recorder = self._recorder_into(average.sums, every=1, summed=True)
         names, processes = {self._place(field): field for field in fields}, self.simulation.communicator
         if goes_on and checkpoint is not None and holds(checkpoint, list(names), processes):
             sums, scalars, _ = read_checkpoint(checkpoint, self.ranges, processes, list(names))
@@ -144,7 +146,7 @@ class FurtherOutput(Stream):
         """The shape of this process's part of a record."""
         return (*self.simulation.problem.layout.members, *(last - first for first, last in self.ranges))
 
-    def _recorder(self, arrays: Mapping[str, np.ndarray], every: int, summed: bool) -> RegionRecords | None:
+    def _recorder_into(self, arrays: Mapping[str, np.ndarray], every: int, summed: bool) -> RegionRecords | None:
         """Return what records in these ``arrays`` within compiled calls; None if nothing does."""
         simulation = self.simulation
         trees = [*simulation.problem.derived.get(expressions_key(self.name), {}).values()]
@@ -152,16 +154,14 @@ class FurtherOutput(Stream):
             return None
         return simulation.steps.region_records(self.own, arrays, trees, every, summed)
 
-    def _copies(self) -> tuple[RegionRecords | None, dict[str, np.ndarray]]:
-        """Return what copies records within compiled calls, and its arrays, whose first axis is the record of a call.
-
-        Nothing does if a stream averages, if its records are large, or if their steps are not known.
-        """
-        if self.asked.average or self.every_steps is None or self.most_held == 1:
-            return None, {}
+    def _prepare_copies(self) -> None:
+        """Let compiled calls copy records if they can, and if there is room for several and their steps are known."""
+        if self.every_steps is None or self.most_held == 1:
+            return
         shape = (self.most_held, *self._shape)
         arrays = {name: np.zeros(shape, self.simulation.dtype) for name in self.description.fields}
-        return self._recorder(arrays, self.every_steps, summed=False), arrays
+        self.recorder = self._recorder_into(arrays, self.every_steps, summed=False)
+        self.copies = {} if self.recorder is None else arrays
 
     def _place(self, name: str) -> str:
         """Return the name under which a checkpoint stores the array or number ``name`` of this stream."""
@@ -189,7 +189,7 @@ class FurtherOutput(Stream):
         self._store_copied(steps)
         if self.average is not None and self._adds_last:
             with self.output.stopwatch.during("output"):
-                weight = self._next_step_size(clock.time) if self.sums is None else self.last
+                weight = self._next_step_size(clock.time) if self.recorder is None else self.last
                 self.average.add(self._values(state), weight)
         if self._is_record(clock) and clock.step not in steps:
             with self.output.stopwatch.during("output"):
@@ -224,14 +224,15 @@ class FurtherOutput(Stream):
 
     def before(self, state: State, leap: Leap) -> None:
         self.leap = leap
-        if self.copied is not None and (steps := self._recorded()):
-            recorded = [leap.time_of(step) for step in steps]
-            self.copied.expect(steps.step, steps[0] // steps.step, state.clock.step - leap.steps.first, recorded)
-        if self.sums is not None:
-            times = [leap.time_of(step) for step in leap.multiples(1)]
-            weights = [self._next_step_size(time) for time in times]
-            self.within, self.last = weights if self.sums.with_last else weights[:-1], weights[-1]
-            self.sums.expect(1, int(leap.steps.first) + 1, 0, times, np.array(weights))
+        steps = self._recorded() if self.average is None else leap.multiples(1)
+        if self.recorder is None or not steps:
+            return
+        times = [leap.time_of(step) for step in steps]
+        weights = [] if self.average is None else [self._next_step_size(time) for time in times]
+        if weights:
+            self.within, self.last = weights if self.recorder.with_last else weights[:-1], weights[-1]
+        origin = state.clock.step - leap.steps.first
+        self.recorder.expect(steps.step, steps[0] // steps.step, origin, times, weights)
 
     def _next_step_size(self, time: float) -> float:
         """Return the size of the next step, which ends at ``time``.
@@ -286,10 +287,9 @@ class FurtherOutput(Stream):
                 self.file.wait()
 
     def poll(self) -> None:
-        if self.copied is not None:
-            self.copied.expect_nothing()
-        if self.sums is not None and self.average is not None:
-            self.sums.expect_nothing()
+        if self.recorder is not None:
+            self.recorder.expect_nothing()
+        if self.average is not None:
             for dt in self.within:
                 self.average.duration += dt
             self.within = []

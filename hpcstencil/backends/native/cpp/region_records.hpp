@@ -1,4 +1,4 @@
-// Regions of fields and expressions after steps of a call: copies of their cells, or sums Σ weight·value for averages.
+// Regions of fields and expressions after steps of a call: copies of their cells, or sums Σ weight·value.
 #pragma once
 #include "recorded_steps.hpp"
 
