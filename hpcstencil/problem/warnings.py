@@ -1,4 +1,4 @@
-"""Warnings before a run: a step that is too long, a negative diffusion coefficient, a mask without solid cells."""
+"""Warnings before a run: a step that is too long, a negative diffusion coefficient, a mask or a mean without content."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 
 from hpcstencil.equations import SupportsCfl
 from hpcstencil.equations.user import rates_of
+from hpcstencil.numerics.schedule import ROUND
 from hpcstencil.problem.problem import Problem
 from hpcstencil.problem.stability import stable_dt
 from hpcstencil.problem.von_neumann import estimated_step
@@ -16,7 +17,7 @@ from hpcstencil.problem.von_neumann import estimated_step
 
 def warnings_of(problem: Problem) -> list[str]:
     """The warnings about a problem, one sentence each; empty if there is nothing to warn about."""
-    return [*_without_solid_cells(problem), *_running_backwards(problem), *_unstable(problem)]
+    return [*_without_solid_cells(problem), *_without_means(problem), *_running_backwards(problem), *_unstable(problem)]
 
 
 def _without_solid_cells(problem: Problem) -> list[str]:
@@ -25,6 +26,22 @@ def _without_solid_cells(problem: Problem) -> list[str]:
     if found is None or found.magnitude > 0:
         return []
     return ["mask.solid: no cell is solid, since all its values are 0: expect a domain without obstacles"]
+
+
+def _without_means(problem: Problem) -> list[str]:
+    """A warning for each stream of means whose first record comes after the end of the run."""
+    time = problem.config.time
+    first = {
+        name: stream.every if stream.every is not None else (stream.every_steps or 0) * (time.dt or 0.0)
+        for name, stream in problem.config.output.streams.items()
+        if stream.average
+    }
+    return [
+        f"output.streams.{name}: its first mean is due at t = {due:g}, after time.end = {time.end:g}: expect a file without "
+        "records"
+        for name, due in first.items()
+        if due > time.end * (1 + ROUND)
+    ]
 
 
 def _running_backwards(problem: Problem) -> list[str]:

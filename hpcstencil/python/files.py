@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpcstencil.io.dataset_names import MASK_DATASET, PROBES
 from hpcstencil.io.file_read import inspect, open_for_reading
-from hpcstencil.io.hdf5_validation import RESULTS, attributes, groups_in, numbers, probe_datasets
+from hpcstencil.io.hdf5_validation import RESULTS, attributes, groups_in, json_attribute, numbers, probe_datasets
 from hpcstencil.io.rollback_journal import Before, pending
 from hpcstencil.runtime.filesystem import file_errors
 from hpcstencil.validation.errors import InputError
@@ -47,8 +47,15 @@ def open(path: str | os.PathLike[str]) -> xr.Dataset:
 def diagnostics(path: str | os.PathLike[str]) -> xr.Dataset:
     """Read the diagnostics of an output file into an xarray.Dataset of float64 time series.
 
-    The dimension is time, or (member, time) for an ensemble. Raises the errors of `open`.
+    The dimension is time, or (member, time) for an ensemble. Raises the errors of `open`, and InputError for the file of a
+    stream.
     """
+    stream = json_attribute(Path(path), inspect(Path(path)).attributes, "stream", {})
+    if stream:
+        raise InputError(
+            f"{path}: expected the main output of a run, but this is the file of its stream {shown(stream.get('name'))}, which "
+            "has no diagnostics; open [output] path instead"
+        )
     with _opened(path, "diagnostics") as dataset:
         return dataset.load()
 

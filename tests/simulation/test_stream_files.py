@@ -16,6 +16,7 @@ from hpcstencil.checkpoint.paths import list_checkpoints
 from hpcstencil.config.reader import from_mapping
 from hpcstencil.numerics.grid import Grid, chosen_cells
 from hpcstencil.problem.build import build
+from hpcstencil.problem.warnings import warnings_of
 from hpcstencil.runtime.communicator import OneProcess
 from hpcstencil.runtime.signals import Request
 from hpcstencil.simulation import run
@@ -460,3 +461,15 @@ def test_more_streams_than_files_may_be_open_are_told(started):
             started("run.h5", streams)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_mean_that_is_due_after_the_end_is_warned_of():
+    streams = {
+        "late": {"every": 1.5, "average": True},
+        "later": {"every_steps": 40, "average": True},
+        "last": {"every": 1.0, "average": True},
+        "copies": {"every": 2.0},
+    }
+    late, later = warnings_of(problem_of(**TABLES, output={"streams": streams}))
+    assert late.startswith("output.streams.late: its first mean is due at t = 1.5, after time.end = 1: expect a file")
+    assert "output.streams.later: its first mean is due at t = 1.2," in later
