@@ -163,13 +163,22 @@ make_venv() {
   touch .venv/unfinished
 }
 
+# mpi4py keeps one core busy for a minute and needs no JAX, so it is built while JAX is installed.
 install_base() {
   local jax=jax
   [[ $jax_kind == cpu ]] || jax="jax[$jax_kind]"
-  say "Installing JAX ($jax_kind) and the tools to build with"
-  venv_pip install -qq -c constraints.txt 'setuptools>=77' wheel cython pkgconfig nanobind numpy "$jax" \
-    click platformdirs tqdm \
-    || fail "pip could not install JAX; its message is above."
+  say "Installing the tools to build with"
+  venv_pip install -qq -c constraints.txt 'setuptools>=77' wheel cython pkgconfig nanobind numpy click platformdirs tqdm \
+    || fail "pip could not install them; its message is above."
+  set -m # in a process group of its own, which ends with this script
+  install_built mpi4py &
+  building=$!
+  set +m
+  trap 'kill -- -"$building" 2>/dev/null' EXIT
+  say "Installing JAX ($jax_kind)"
+  venv_pip install -qq -c constraints.txt "$jax" || fail "pip could not install JAX; its message is above."
+  wait "$building" || exit
+  trap - EXIT
 }
 
 # Whether package $1 is installed and was built against MPI.

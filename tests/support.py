@@ -46,21 +46,27 @@ jax.config.update("jax_enable_x64", True)
 # What a process has compiled once it need not compile again for the next simulation of the same code.
 COMPILED = tempfile.TemporaryDirectory(prefix="hpcstencil-tests-")
 jax.config.update("jax_compilation_cache_dir", COMPILED.name)
-jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 # JAX begins with the devices of conftest.py. A simulation from Python would ask for one alone, if it were the first.
 jax.local_devices()
 
 
-def dealt(*factors: Iterable[Any]) -> list[Any]:
+def dealt(*factors: Iterable[Any], hands: int = 3) -> list[Any]:
     """The rows of a table, the product of its factors, as parameters, each for one number of processes: 2, 3 or 4.
 
-    On the other numbers a row tells little that is new, and is left to the long tests. One process has the rows of four.
+    On the other numbers a row tells little that is new, and is left to the long tests. One process has the rows of four. With
+    more than 3 ``hands``, the other hands are left to the long tests too.
     """
     hand = environment_size() % 3
     return [
-        pytest.param(*row, marks=() if index % 3 == hand else pytest.mark.long, id="-".join(map(str, row)))
+        pytest.param(*row, marks=() if index % hands == hand else pytest.mark.long, id="-".join(map(str, row)))
         for index, row in enumerate(itertools.product(*factors))
     ]
+
+
+def on(*processes: int) -> pytest.MarkDecorator:
+    """The mark of a test on several processes that CI runs on these numbers of them only."""
+    return pytest.mark.mpi if environment_size() in processes else pytest.mark.long
 
 
 def problem_of(**tables: Any) -> Problem:

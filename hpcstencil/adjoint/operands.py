@@ -249,7 +249,7 @@ def changed_ghost(face: Face, mirror: Node, height: Node, slopes: Sequence[Node]
 
 def with_fields(face: Face) -> bool:
     """Whether boundary values depend on fields or arrays: on their values in the cells next to the boundary."""
-    return any(isinstance(part, Field) for value in face.values for part in walk(value))
+    return any(value.field_names for value in face.values)
 
 
 def _where(condition: Node, a: Node, b: Node) -> Node:

@@ -30,7 +30,7 @@ from hpcstencil.symbolic.expressions import (
     total,
     varies,
 )
-from hpcstencil.symbolic.stencil_reach import Discretization, axes_of
+from hpcstencil.symbolic.stencil_reach import Discretization
 from hpcstencil.validation.errors import InputError
 
 
@@ -126,7 +126,7 @@ def _is_even(k: Node, axis: int, operands: Operands) -> bool:
     """Whether a coefficient is equal in a ghost cell and its mirror image, on both sides of an axis."""
     if varies(k):
         return all(operands.face(k, axis, side) == NO_FLUX for side in (0, 1))
-    return axis not in axes_of(k)
+    return axis not in k.axes
 
 
 def _convolution(part: Convolution, c: Node, operands: Operands) -> Node:

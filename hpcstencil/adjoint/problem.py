@@ -261,10 +261,7 @@ class Adjoint:
         """By field of a reverse step: the groups of the fields u whose adjoint.u is in its right-hand side."""
         groups = self.forward.groups
         owners = {ADJOINT + name: groups.get(name, 0) for name in self.forward.trees}
-        read = {
-            name: {part.name for part in walk(tree) if isinstance(part, Field)}
-            for name, tree in {**self.reverse_rhs, **self.series_rhs}.items()
-        }
+        read = {name: tree.field_names for name, tree in {**self.reverse_rhs, **self.series_rhs}.items()}
         return {name: {owners[part] for part in parts if part in owners} for name, parts in read.items()}
 
     def reversing(self, topology: Topology, steps: int = 1) -> Problem:
@@ -728,7 +725,7 @@ def refuse_unavailable(problem: Problem) -> None:
 
 def _refuse_noise(trees: Mapping[str, Node]) -> None:
     """Raise InputError if a derivative of an initial expression contains noise, which only the initial state has."""
-    if any(isinstance(part, Noise) for tree in trees.values() for part in walk(tree)):
+    if any(Noise in tree.kinds for tree in trees.values()):
         raise InputError(
             "gradient.of: not available yet for a parameter that multiplies noise() in [initial]; write a number there"
         )

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from hpcstencil.numerics.integrators import FEWEST_STAGES, MOST_STAGES, SUPER_STEPPING, Method, leapfrog
 from hpcstencil.problem.linear_damping import damping_rate
-from hpcstencil.symbolic.expressions import Field, Node, walk
+from hpcstencil.symbolic.expressions import Node
 from hpcstencil.validation.errors import InputError
 from hpcstencil.validation.messages import shown
 
@@ -46,7 +46,7 @@ def partition(trees: Mapping[str, Node], method: Method, name: str) -> tuple[dic
 
 def _drivers(field: str, trees: Mapping[str, Node]) -> set[str]:
     """The fields on which the time derivative of a ``field`` depends, without the field itself if it is only damped."""
-    found = {part.name for part in walk(trees[field]) if isinstance(part, Field) and part.name in trees}
+    found = set(trees[field].field_names & trees.keys())
     return found if damping_rate(trees[field], field, trees) is None else found - {field}
 
 

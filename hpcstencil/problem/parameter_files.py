@@ -109,5 +109,5 @@ def refuse_files(tree: Node, key: str, remedy: str) -> None:
 def refuse_series(tree: Node, key: str, remedy: str) -> None:
     """Raise InputError if the tree uses a time-dependent parameter. The message begins with ``key`` and ends with the
     ``remedy``."""
-    if any(isinstance(part, Series) for part in walk(tree)):
+    if Series in tree.kinds:
         raise InputError(f"{key}: expected no parameter that follows time, but got a time series; {remedy}")

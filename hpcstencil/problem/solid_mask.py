@@ -46,7 +46,7 @@ from hpcstencil.symbolic.expressions import (
 )
 from hpcstencil.symbolic.parser import Scope, parse
 from hpcstencil.symbolic.staggering import position_of, positions_in
-from hpcstencil.symbolic.stencil_reach import Discretization, axes_of
+from hpcstencil.symbolic.stencil_reach import Discretization
 from hpcstencil.validation.errors import InputError
 from hpcstencil.validation.schema import expression_text
 
@@ -171,7 +171,7 @@ class Mask:
         """The coefficient of a flux at the face on ``side``: the mean of both cells, or the coefficient itself if it is
         constant along the axis."""
         k = tree.coefficient
-        if not varies(k) and tree.axis not in axes_of(k):
+        if not varies(k) and tree.axis not in k.axes:
             return k
         return 0.5 * (k + Neighbour(k, tree.axis, side, tree.beyond))
 
@@ -256,7 +256,7 @@ def mask_of(
     value = config.mask.surface
     surface = None if value is None else parse(expression_text(value), Scope(ndim, symbols), "mask.surface.value")
     discretization = Discretization(config.numerics.order, config.grid.spacing)
-    on_faces = any(isinstance(part, Halfway) for tree in trees for part in walk(tree))
+    on_faces = any(Halfway in tree.kinds for tree in trees)
     if on_faces and surface is not None:
         raise InputError(
             'mask.surface: expected "no_flux" for an equation or diagnostics with values on faces of cells (difference_x and '

@@ -155,7 +155,7 @@ def refuse_jumps(config: Config, faces: Faces, parameters: Mapping[str, float]) 
         if face.kind != WALL or side or not isinstance(operand, Field):
             continue
         value = face.values[0]
-        if not any(isinstance(part, Time) for part in walk(value)):
+        if Time not in value.kinds:
             continue
         ends = enumerate(zip(grid.lower, grid.upper, strict=True))
         places = [np.array(pair[:1]) if a == axis else np.linspace(*pair, 3) for a, pair in ends]

@@ -34,6 +34,7 @@ class Node:
     """
 
     __dataclass_fields__: ClassVar[dict[str, Any]]  # set on every concrete node by `frozen`, which makes it a dataclass
+    value_names: ClassVar[tuple[str, ...]]  # the names of the values of a node, set there too
     __array_ufunc__: ClassVar[None] = (
         None  # numpy's functions reject nodes, and its scalars leave arithmetic to the node
     )
@@ -42,8 +43,8 @@ class Node:
     def children(self) -> tuple[Node, ...]:
         """The direct sub-trees, from left to right. They are cached, since traversals read them often."""
         found: list[Node] = []
-        for field in fields(self):
-            value = getattr(self, field.name)
+        for name in self.value_names:
+            value = getattr(self, name)
             if isinstance(value, Node):
                 found.append(value)
             elif isinstance(value, tuple):
@@ -56,6 +57,18 @@ class Node:
         return frozenset((type(self),)).union(*map(attrgetter("kinds"), self.children))
 
     @cached_property
+    def axes(self) -> frozenset[int]:
+        """The axes whose coordinates the tree depends on."""
+        own = (self.axis,) if isinstance(self, Coordinate) else ()
+        return frozenset(own).union(*map(attrgetter("axes"), self.children))
+
+    @cached_property
+    def field_names(self) -> frozenset[str]:
+        """The names of the fields that the tree depends on."""
+        own = (self.name,) if isinstance(self, Field) else ()
+        return frozenset(own).union(*map(attrgetter("field_names"), self.children))
+
+    @cached_property
     def apart(self) -> tuple[Any, ...]:
         """The values of the node's fields, with None in the place of each sub-tree."""
 
@@ -64,7 +77,7 @@ class Node:
                 return tuple(map(without, value))
             return None if isinstance(value, Node) else value
 
-        return tuple(without(getattr(self, field.name)) for field in fields(self))
+        return tuple(without(getattr(self, name)) for name in self.value_names)
 
     # The text, the hash and equality depend on the whole tree. Sub-trees are shared, so each is written, hashed and compared
     # once, however often it is used.
@@ -72,14 +85,17 @@ class Node:
     def __repr__(self) -> str:
         return as_text((self,))
 
+    @cached_property
+    def _hash(self) -> int:
+        return hash((type(self), self.apart, self.children))
+
     def __hash__(self) -> int:
-        known = self.__dict__.get("_hash")
-        if known is None:
-            known = self.__dict__["_hash"] = hash((type(self), self.apart, self.children))
-        return int(known)
+        return self._hash
 
     def __eq__(self, other: object) -> bool:
         """Whether two trees are equal. Equal nodes remember one of them as ``_same``, and are not compared again."""
+        if not isinstance(other, Node) or self._hash != other._hash:
+            return False
         found, seen, pending = list[tuple[Node, Node]](), set[tuple[int, int]](), [(self, other)]
         while pending:
             a, b = pending.pop()
@@ -155,7 +171,9 @@ N = TypeVar("N", bound=Node)
 @dataclass_transform(frozen_default=True, eq_default=False)
 def frozen(cls: type[N]) -> type[N]:
     """Decorator that turns a class of nodes into a frozen dataclass, which is compared and written as a `Node`."""
-    return dataclass(frozen=True, eq=False, repr=False)(cls)
+    made = dataclass(frozen=True, eq=False, repr=False)(cls)
+    made.value_names = tuple(field.name for field in fields(made))
+    return made
 
 
 @frozen
@@ -428,13 +446,13 @@ def size_and_height(tree: Node) -> tuple[int, int]:
 def rebuilt(tree: Node, change: Callable[[Node], Node]) -> Node:
     """A copy of the top node of the tree, with each direct sub-tree replaced by ``change(sub-tree)``."""
     values = {}
-    for field in fields(tree):
-        value = getattr(tree, field.name)
+    for name in tree.value_names:
+        value = getattr(tree, name)
         if isinstance(value, Node):
             value = change(value)
         elif isinstance(value, tuple):
             value = tuple(change(item) if isinstance(item, Node) else item for item in value)
-        values[field.name] = value
+        values[name] = value
     return type(tree)(**values)
 
 
@@ -469,7 +487,7 @@ def shared(trees: Mapping[str, Node]) -> dict[str, Node]:
     for tree in trees.values():
         for part in bottom_up(tree):
             new = rebuilt(part, lambda child: made[id(child)])
-            key = (type(new), *(mark(getattr(new, field.name)) for field in fields(new)))
+            key = (type(new), *(mark(getattr(new, name)) for name in new.value_names))
             made[id(part)] = one.setdefault(key, new)
     return {name: made[id(tree)] for name, tree in trees.items()}
 

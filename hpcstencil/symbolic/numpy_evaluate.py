@@ -159,7 +159,7 @@ def block_values(
     planes = max(1, CELLS_AT_ONCE // math.prod(block.shape[1:]))
     for start in range(first, last, planes):
         part = [(start, min(start + planes, last)), *rest]
-        index = block_index(grid, part) if any(isinstance(node, Noise) for node in walk(tree)) else None
+        index = block_index(grid, part) if Noise in tree.kinds else None
         rows = slice(start - first, part[0][1] - first)
         here = {field: values[rows].astype(np.float64) for field, values in (fields or {}).items()}
         values = evaluate(tree, block_coordinates(grid, part), {**known, **here}, index)

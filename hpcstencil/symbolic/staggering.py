@@ -194,4 +194,4 @@ def located_reductions(tree: Node, positions: Positions, spacing: Sequence[float
 
 def is_staggered(trees: Sequence[Node], positions: Positions) -> bool:
     """Whether any field, or any value in the trees, lives on faces instead of at cell centres."""
-    return bool(positions) or any(isinstance(part, Halfway) for tree in trees for part in bottom_up(tree))
+    return bool(positions) or any(Halfway in tree.kinds for tree in trees)

@@ -10,7 +10,6 @@ from hpcstencil.numerics.finite_differences import Stencil, biased, central, pro
 from hpcstencil.symbolic.expressions import (
     OPERATORS,
     Convolution,
-    Coordinate,
     Derivative,
     DivGrad,
     Field,
@@ -107,7 +106,7 @@ class Discretization:
                 if has_own_ghosts(operand):
                     ask(operand, self.reach(part), corners)
                 elif not part.beyond:
-                    for name in {field.name for field in walk(operand) if isinstance(field, Field)}:
+                    for name in operand.field_names:
                         ask(Field(name), tuple((n, n) for n in self.radius([part])), True)
         return result
 
@@ -132,11 +131,6 @@ class Discretization:
         return tuple(max((d[axis] for d in depths), default=0) for axis in range(ndim))
 
 
-def axes_of(tree: Node) -> set[int]:
-    """The axes whose coordinates the tree depends on."""
-    return {part.axis for part in walk(tree) if isinstance(part, Coordinate)}
-
-
 def constant_along(tree: Operator) -> bool:
     """Whether an operator acts along an axis on which its operand, a tree without fields, is constant.
 
@@ -145,4 +139,4 @@ def constant_along(tree: Operator) -> bool:
     if isinstance(tree, Convolution):
         return False
     axes = {a for a, m in enumerate(tree.orders) if m} if isinstance(tree, Derivative) else {tree.axis}
-    return not varies(tree.operand) and not axes <= axes_of(tree.operand)
+    return not varies(tree.operand) and not axes <= tree.operand.axes

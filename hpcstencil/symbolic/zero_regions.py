@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from hpcstencil.symbolic.expressions import OPERATORS, Constant, Coordinate, Field, Node, Pointwise, walk
-from hpcstencil.symbolic.stencil_reach import axes_of
 
 
 def vanishes(tree: Node, fields: Collection[str], zeros: Collection[Node] = (), operand: bool = False) -> bool:
@@ -46,12 +45,12 @@ def profile(name: str, rate: Node) -> tuple[int, Node] | None:
     if not found:
         return None
     best = min(found, key=lambda part: (len(list(walk(part))), repr(part)))
-    return min(axes_of(best)), best
+    return min(best.axes), best
 
 
 def is_profile(tree: Node) -> bool:
     """Return whether the tree is a function of one coordinate and nothing else."""
-    return len(axes_of(tree)) == 1 and all(isinstance(part, Constant | Coordinate | Pointwise) for part in walk(tree))
+    return len(tree.axes) == 1 and all(isinstance(part, Constant | Coordinate | Pointwise) for part in walk(tree))
 
 
 def where_adjoint_matters(name: str, rate: Node) -> Node | None:

@@ -409,6 +409,7 @@ def test_every_shipped_input_checks_and_begins(path, shipped):
     assert output.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.long  # the rows on 3 processes: tests/mpi/test_benchmark_mpi.py
 def test_bench_measures_in_hardware_terms(folder):
     options = ("--scaling", "--json", "--plot", "pictures/bench.png")
     found = json.loads(hpcstencil(2, "bench", "input.toml", *options, folder=folder).stdout)
@@ -422,6 +423,9 @@ def test_bench_measures_in_hardware_terms(folder):
     assert row["ratio"] == pytest.approx(row["t_eff"] / found["copy_bandwidth"])
     assert row["ratio_stages"] == pytest.approx(4 * row["ratio"])
     assert 0 < row["exchange_fraction"] <= 1 and row["compile_seconds"] > 0
+
+
+def test_check_knows_what_bench_has_measured(folder):
     hpcstencil(0, "bench", "input.toml", folder=folder)
     told = hpcstencil(0, "check", "input.toml", folder=folder).stdout
     assert "Mcell/s measured here" in told

@@ -40,10 +40,13 @@ def contents(path):
         return {name: (item.dtype, item[()].tobytes()) for name, item in file.items() if isinstance(item, h5py.Dataset)}
 
 
-def test_streams_are_the_same_on_every_decomposition(tmp_path):
+@pytest.mark.parametrize("ways", [
+    [(2, "direct"), (3, "mpio")], pytest.param([(3, "serial"), (2, "per_process")], marks=pytest.mark.long),
+])  # fmt: skip
+def test_streams_are_the_same_on_every_decomposition(tmp_path, ways):
     given(tmp_path)
     hpcstencil(0, "run", "input.toml", "--output", "one.h5", folder=tmp_path)
-    for processes, method in ((2, "direct"), (3, "mpio"), (3, "serial"), (2, "per_process")):
+    for processes, method in ways:
         settings = ("--set", f"output.method={method}", "--overwrite", "--output", "some.h5")
         hpcstencil(processes, "run", "input.toml", *settings, folder=tmp_path)
         for name in NAMES:

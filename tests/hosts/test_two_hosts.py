@@ -16,8 +16,8 @@ PATIENCE = 400  # seconds
 pytestmark = [pytest.mark.hosts, pytest.mark.timeout(1000)]
 INPUT = commands.INPUT + '[numerics]\nkernel = "shift"\n'
 # Long enough to be cut in its midst: it is some seconds of computing, and the first checkpoints come early.
-LONG = ("--set", "time.end=225.0", "--set", "output.every=45.0", "--set", "diagnostics.every_steps=300",
-        "--set", "checkpoint.every_steps=300")  # fmt: skip
+LONG = ("--set", "time.end=100.0", "--set", "output.every=20.0", "--set", "diagnostics.every_steps=100",
+        "--set", "checkpoint.every_steps=100")  # fmt: skip
 HPCSTENCIL = (sys.executable, "-m", "hpcstencil", "run", "input.toml")
 
 
@@ -82,7 +82,7 @@ def test_a_link_that_is_down_for_four_seconds_is_survived(reference, folder):
         hosts.cut()
         before = newest_step(folder)
         time.sleep(4)
-        assert run.poll() is None and newest_step(folder) <= before + 300, "the run should wait for the link"
+        assert run.poll() is None and newest_step(folder) <= before + 100, "the run should wait for the link"
         hosts.mend()
         _, told = run.communicate(timeout=PATIENCE)
         assert run.returncode == 0, told

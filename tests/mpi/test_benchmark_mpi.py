@@ -5,7 +5,7 @@ import math
 import jax
 import numpy as np
 import pytest
-from support import problem_of, simulation_of, stepped
+from support import on, problem_of, simulation_of, stepped
 
 from hpcstencil.benchmark import rows, timing
 from hpcstencil.benchmark.rows import counts, measure, scaling_cases
@@ -13,7 +13,7 @@ from hpcstencil.benchmark.shares import stepping, without_messages
 from hpcstencil.runtime.communicator import connect, from_rank_0, on_first
 from hpcstencil.validation.errors import InputError
 
-pytestmark = [pytest.mark.mpi, pytest.mark.optimized]
+pytestmark = [pytest.mark.mpi, pytest.mark.optimized, on(1, 3)]
 HEAT = {"grid": {"shape": [48, 20]}, "equation": {"name": "heat"}, "numerics": {"integrator": "ssprk2"}}
 
 

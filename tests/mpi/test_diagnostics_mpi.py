@@ -35,7 +35,7 @@ def communicator():
     return connect()
 
 
-@pytest.mark.parametrize("case, way", dealt(CASES, WAYS))
+@pytest.mark.parametrize("case, way", dealt(CASES, WAYS, hands=7))
 def test_every_decomposition_has_the_same_rows(communicator, tmp_path_factory, monkeypatch, case, way):
     having, row = CASES[case]
     devices, exchange = way

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import problem_of, simulation_of, stepped
+from support import on, problem_of, simulation_of, stepped
 
 from hpcstencil.distributed.exchange import BETWEEN_PROCESSES, Ghosts, InCompiledCode, Mpi4jax, Outer
 from hpcstencil.numerics.topology import Topology
@@ -44,7 +44,7 @@ def problem(kind):
     return replace(made, config=config)
 
 
-@pytest.mark.parametrize("kernel, devices", [("shift", 1), ("native", 1), ("shift", 2)])
+@pytest.mark.parametrize("kernel, devices", [("shift", 1), ("native", 1), pytest.param("shift", 2, marks=on(1, 2))])
 def test_a_kind_of_exchange_is_added_in_one_place(communicator, monkeypatch, kernel, devices):
     monkeypatch.setitem(BETWEEN_PROCESSES, "counted", Counted)
     sent_bytes.clear()

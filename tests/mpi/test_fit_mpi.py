@@ -5,19 +5,18 @@ import time
 import numpy as np
 import pytest
 from gradients import members_from
-from support import simulation_of
+from support import on, simulation_of
 
 from hpcstencil.adjoint.limits import limits_of
 from hpcstencil.checkpoint.checkpoint import newest_checkpoint
 from hpcstencil.fit.run import Duration, fitted
 from hpcstencil.python.gradient import gathered_blocks
 from hpcstencil.runtime.communicator import OneProcess, connect, from_rank_0
-from hpcstencil.runtime.launcher import environment_size
 from hpcstencil.runtime.signals import Request
 from hpcstencil.runtime.walltime import Walltime
 from hpcstencil.simulation.event_loop import StopRequests
 
-pytestmark = [pytest.mark.mpi, *([] if environment_size() == 2 else [pytest.mark.long])]  # CI runs it on 2 processes
+pytestmark = [pytest.mark.mpi, on(2)]
 
 GIVEN = {
     "grid": {"shape": [18, 15], "upper": [1.8, 1.5]},

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from support import problem_of, simulation_of, stepped
+from support import on, problem_of, simulation_of, stepped
 
 from hpcstencil.runtime.communicator import connect
 from hpcstencil.validation.errors import InputError
@@ -20,7 +20,7 @@ def tables(method):
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("devices", [1, 2])
+@pytest.mark.parametrize("devices", [1, pytest.param(2, marks=on(3))])
 def test_fourier_transforms_on_several_processes(devices):
     summed, problem = problem_of(**tables("direct")), problem_of(**tables("fft"))
     expected = stepped(summed, simulation_of(summed), 6, 0.1)["u"]

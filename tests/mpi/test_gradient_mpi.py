@@ -5,13 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from gradients import members_from, several_at_once, sweep_of
-from support import problem_of
+from support import on, problem_of
 
 from hpcstencil.backends.native.backend import require_same_code
 from hpcstencil.gradient import verify
 from hpcstencil.gradient.verify import measured
 from hpcstencil.runtime.communicator import connect, from_rank_0
-from hpcstencil.runtime.launcher import environment_size
 from hpcstencil.validation.errors import EnvironmentProblem
 
 pytestmark = [pytest.mark.mpi, pytest.mark.optimized]
@@ -117,7 +116,9 @@ ROWS = [
 ]
 
 
-ELSEWHERE = [(name, "of_receivers") for name in ("transfer", "strip")]  # compiled for long, and covered by other rows
+ELSEWHERE = [
+    (name, "of_receivers") for name in ("transfer", "strip", "volume")
+]  # compiled for long, and covered by other rows
 
 
 @pytest.fixture(scope="module")
@@ -170,7 +171,7 @@ def found(sweep, states):
 @pytest.mark.parametrize("row, objective", [
     pytest.param(
         row[:3], objective, id="-".join([objective.__name__, *row[:3]]),
-        marks=() if row[3] == environment_size() and (row[0], objective.__name__) not in ELSEWHERE else pytest.mark.long,
+        marks=pytest.mark.long if (row[0], objective.__name__) in ELSEWHERE else on(row[3]),
     )
     for objective in (tables, of_receivers) for row in ROWS
 ])  # fmt: skip
@@ -188,16 +189,16 @@ def test_every_decomposition_gives_the_same_gradient(communicator, row, objectiv
             assert block.tobytes() == np.ascontiguousarray(whole[key][index]).tobytes(), (key, devices)
 
 
-@pytest.mark.parametrize("processes", [pytest.param(2, marks=() if environment_size() == 2 else pytest.mark.long)])
-def test_processes_with_different_programs_are_refused(communicator, processes):
+@on(2)
+def test_processes_with_different_programs_are_refused(communicator):
     require_same_code(7, communicator)
     if communicator.size > 1:
         with pytest.raises(EnvironmentProblem, match="expected the same native code on all processes"):
             require_same_code(7 + communicator.rank, communicator)
 
 
-@pytest.mark.parametrize("processes", [pytest.param(2, marks=() if environment_size() == 2 else pytest.mark.long)])
-def test_receivers_of_one_process_beside_solid_cells(communicator, processes):
+@on(2)
+def test_receivers_of_one_process_beside_solid_cells(communicator):
     given = {
         "grid": {"shape": [16]},
         "equation": {"name": "heat", "D": 0.2},
@@ -213,7 +214,7 @@ def test_receivers_of_one_process_beside_solid_cells(communicator, processes):
 
 
 @pytest.mark.parametrize("kernel, recorded, processes", [
-    pytest.param(*row, marks=() if environment_size() == row[2] else pytest.mark.long)
+    pytest.param(*row, marks=on(row[2]))
     for row in (("shift", {"expression": "u*v"}, 2), ("native", {"field": "v"}, 3))
 ])  # fmt: skip
 def test_functions_of_sums_over_several_tables_of_receivers(communicator, kernel, recorded, processes):
@@ -249,7 +250,7 @@ TOGETHER = [
 
 @pytest.mark.parametrize("row, objective", [
     pytest.param(
-        row, objective, id=f"{objective.__name__}-{row[0]}", marks=() if row[3] == environment_size() else pytest.mark.long
+        row, objective, id=f"{objective.__name__}-{row[0]}", marks=on(row[3])
     )
     for row, objective in TOGETHER
 ])  # fmt: skip
@@ -268,7 +269,7 @@ def test_steps_that_are_reversed_together_give_the_same_gradient(communicator, r
 
 
 @pytest.mark.parametrize("devices", [
-    pytest.param(devices, marks=() if environment_size() == 2 else pytest.mark.long) for devices in (1, 2)
+    pytest.param(devices, marks=on(2)) for devices in (1, 2)
 ])  # fmt: skip
 def test_verification_compares_decompositions(communicator, devices, monkeypatch):
     given = tables("transfer", "float64", "euler") | {"gradient": {"of": ["initial.u", "equation.D"]}}
@@ -297,7 +298,7 @@ SERIES = [("plate", "float32", "euler", 2), ("layers", "float32", "leapfrog", 0)
 
 
 @pytest.mark.parametrize("row", [
-    pytest.param(row[:3], id="-".join(row[:3]), marks=() if row[3] == environment_size() else pytest.mark.long)
+    pytest.param(row[:3], id="-".join(row[:3]), marks=on(row[3]))
     for row in SERIES
 ])  # fmt: skip
 def test_every_decomposition_gives_the_same_gradient_of_a_series(communicator, row, tmp_path_factory):

@@ -107,7 +107,7 @@ def padded(communicator, case, spoiling=False):
             yield array[tuple(slice(0, n) for n in here.shape)], np.where(numbers == SPOILT, 0.0, sign * numbers), here
 
 
-@pytest.mark.parametrize("case", dealt(CASES))
+@pytest.mark.parametrize("case", dealt(CASES, hands=5))
 def test_ghost_cells_hold_the_cells_they_stand_for(communicator, case):
     for array, expected, _ in padded(communicator, case):
         np.testing.assert_array_equal(array, expected)

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 from gradients import attempt, in_memory, members_from
+from support import on
 
 from hpcstencil.python.gradient import collected
 from hpcstencil.runtime.communicator import OneProcess, connect, from_rank_0
-from hpcstencil.runtime.launcher import environment_size
 
-pytestmark = [pytest.mark.mpi, *([] if environment_size() in (2, 3) else [pytest.mark.long])]
+pytestmark = [pytest.mark.mpi, on(2)]
 
 GIVEN = {
     "grid": {"shape": [11, 9, 8]},

@@ -7,12 +7,11 @@ import jax
 import numpy as np
 import pytest
 from decompositions import EVERYTHING, PROBLEMS, SELECTED, step_for, tables
-from support import dealt, problem_of, random_block, simulation_of, stepped
+from support import dealt, on, problem_of, random_block, simulation_of, stepped
 
 from hpcstencil.numerics.schedule import Clock, StepRange
 from hpcstencil.problem.decomposition import decompose
 from hpcstencil.runtime.communicator import connect, from_rank_0
-from hpcstencil.runtime.launcher import environment_size
 from hpcstencil.runtime.stopwatch import Stopwatch
 from hpcstencil.simulation.compose import compose
 from hpcstencil.simulation.prepared import Choice, Decomposed, prepared_with
@@ -123,11 +122,6 @@ def compare(communicator, row, everything=False):
             )
 
 
-def on(processes):
-    """Marks of a row that CI runs on this number of processes only."""
-    return () if processes == environment_size() else pytest.mark.long
-
-
 ROWS = [
     pytest.param(row, marks=on(processes), id="-".join(map(str, row)))
     for processes, rows in SELECTED.items()
@@ -152,7 +146,7 @@ STRIPS = [(CORNERS, 0), (CORNERS, 1), (CORNERS, 2), (STAR, 0)]
 
 
 @pytest.mark.parametrize(
-    "rhs, every", [pytest.param(*row, marks=() if row in STRIPS[1::2] else pytest.mark.long) for row in STRIPS]
+    "rhs, every", [pytest.param(*row, marks=on(2) if row in STRIPS[1::2] else pytest.mark.long) for row in STRIPS]
 )
 def test_gpu_kernels_read_the_strips_of_other_processes(communicator, rhs, every):
     """Interpreted; with corners, and with operands of derivatives in arrays that reach beyond the block. 0: per stage, where
@@ -196,7 +190,7 @@ def test_steps_of_a_tolerance_are_the_same(communicator, name, integrator):
     for kernel in ("shift", "native"):
         one = simulation_of(problem, kernel=kernel)
         alone[kernel], expected = from_rank_0(communicator, partial(tried, problem, one))
-        for devices in (1, 2):
+        for devices in (1, 2) if kernel == "native" else (1,):
             simulation = simulation_of(problem, communicator, devices, kernel)
             result, clock = tried(problem, simulation)
             assert clock == expected and clock.step == STEPS
@@ -263,6 +257,7 @@ def test_thin_blocks_take_steps_of_a_tolerance_by_native_code(communicator, devi
         assert np.array_equal(block, alone[field][index])
 
 
+@on(3)
 def test_members_that_take_steps_of_their_own_on_thin_blocks(communicator):
     """Of an exchange for each section all members take part, also those that have no step left to take."""
     problem = problem_of(

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 from gradients import members_from
+from support import on
 
 from hpcstencil.runtime.communicator import connect, from_rank_0
-from hpcstencil.runtime.launcher import environment_size
 
 pytestmark = [pytest.mark.mpi, pytest.mark.optimized]
 
@@ -37,7 +37,7 @@ def found(communicator, kernel, states):
 
 @pytest.mark.parametrize("kernel", [
     pytest.param("shift", marks=pytest.mark.long),
-    pytest.param("native", marks=() if environment_size() == 3 else pytest.mark.long),
+    pytest.param("native", marks=on(3)),
 ])  # fmt: skip
 def test_every_decomposition_gives_the_same_sum(communicator, kernel):
     value, numbers, whole, _ = from_rank_0(communicator, lambda: found(None, kernel, 5))

@@ -25,7 +25,7 @@ QUICK = ("heat-2d-walls", "heat-1d", "wave-2d", "shallow-2d", "schroedinger-2d")
 
 def rows():
     """Each row and way on one number of processes. One process has only the ways that cut its block among devices."""
-    for param in dealt(ROWS, WAYS):
+    for param in dealt(ROWS, WAYS, hands=7):
         (name, *_), (devices, changes) = param.values
         slow = changes["numerics"]["kernel"] == "shift" and name not in QUICK
         spare = environment_size() == 1 and devices == 1
@@ -37,7 +37,7 @@ def communicator():
     return connect()
 
 
-@pytest.mark.parametrize("row, way", dealt([ROWS[n] for n in (0, 2, 6, 8, 9)], WAYS[:4]))
+@pytest.mark.parametrize("row, way", dealt([ROWS[n] for n in (0, 2, 6, 8, 9)], WAYS[:4], hands=7))
 def test_every_decomposition_records_the_same_expressions(communicator, tmp_path_factory, monkeypatch, row, way):
     devices, changes = way
     given = probing_expressions(row)

@@ -2,13 +2,12 @@
 
 import numpy as np
 import pytest
-from support import problem_of, simulation_of
+from support import on, problem_of, simulation_of
 from test_fit_mpi import GIVEN
 
 from hpcstencil.numerics.schedule import Clock
 from hpcstencil.python.tangent import TangentLinear
 from hpcstencil.runtime.communicator import OneProcess, connect, from_rank_0
-from hpcstencil.runtime.launcher import environment_size
 from hpcstencil.simulation.state import State
 
 pytestmark = [pytest.mark.mpi]
@@ -41,7 +40,7 @@ def found(communicator, devices=1, members=False):
 
 
 @pytest.mark.parametrize("devices, members", [
-    pytest.param(1, False, marks=() if environment_size() == 3 else pytest.mark.long),
+    pytest.param(1, False, marks=on(3)),
     pytest.param(2, False, marks=pytest.mark.long),
     pytest.param(1, True, marks=pytest.mark.long),
 ])  # fmt: skip

@@ -113,16 +113,15 @@ if "OMPI_COMM_WORLD_SIZE" in os.environ:
 
 
 def test_arrays_of_a_script_give_the_same_bits_on_any_number_of_processes(folder):
-    for processes in (0, 2, 3):
+    for processes in (0, 3):
         told = python(folder, ARRAYS, processes, WRITTEN=f"on{processes}.h5")
         said = sorted(told.stdout.splitlines())
         sentence = "expected the array that rank 0 has, but got another; give every process the same whole array"
         keys = ("equation.c", "initial.p", "initial.p")
         assert said == [f"rank 1: {key}: {sentence}" for key in keys for _ in range(processes)]
-    first, *others = (contents(folder / f"on{processes}.h5")[0] for processes in (0, 2, 3))
-    for other in others:
-        for name in ("p", "q", "time", "step"):
-            assert first[name].tobytes() == other[name].tobytes(), name
+    first, other = (contents(folder / f"on{processes}.h5")[0] for processes in (0, 3))
+    for name in ("p", "q", "time", "step"):
+        assert first[name].tobytes() == other[name].tobytes(), name
 
 
 def test_a_callback_that_raises_on_one_rank_ends_all_with_one_sentence(folder):

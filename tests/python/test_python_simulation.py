@@ -327,7 +327,9 @@ def test_a_file_has_its_streams(tmp_path, command):
         with hs.open(tmp_path / "by_python.row.h5") as row, hs.open(path) as file:
             assert row["u"].dims == ("time", "x", "y") and row["y"].values.tolist() == [file["y"].values[3]]
             assert hs.plot(row["u"].isel(time=-1)).get_xlabel() == "x"
-        with pytest.raises(hs.InputError, match="row.h5: expected the main output of a run.* its stream .row., which has no"):
+        with pytest.raises(
+            hs.InputError, match="row.h5: expected the main output of a run.* its stream .row., which has no"
+        ):
             hs.diagnostics(tmp_path / "by_python.row.h5")
         path.with_name("late.row.h5").touch()
         with pytest.raises(hs.InputError, match="late.row.h5: exists already; say overwrite=True"):

@@ -1,5 +1,7 @@
 """Runs that do not end in one go: walltime, requeue, scancel. Each ends as if nothing had happened.
 
+A job that computes takes the cores of other tests, so jobs have few processes where this makes no difference.
+
 However fast the machine, the first job must not finish: its input asks for an end that is far away. Once it has been
 stopped, the input asks for an end a little after the last checkpoint, which a run that goes on is allowed to.
 """
@@ -10,7 +12,7 @@ pytestmark = [pytest.mark.slurm, pytest.mark.timeout(900)]
 
 
 def test_scancel_leaves_a_sound_checkpoint(cluster, submission):
-    job = submission.begin(cluster, "jobs/cpu_nodes.sbatch")
+    job = submission.begin(cluster, "--ntasks-per-node=1", "jobs/cpu_nodes.sbatch")
     cluster.run("scancel", job)
     assert cluster.wait(job, 60)["JobState"] == "CANCELLED"
     newest = submission.shorten()
@@ -39,8 +41,10 @@ def test_a_chain_of_jobs_finishes_a_run_longer_than_the_time_limit(cluster, subm
     # Slurm looks at time limits every 30 s, so a warning a minute before a limit of two comes after 30 to 60 s, and leaves
     # time to write a checkpoint on a machine that does much else.
     # Beside the chain goes a job that nobody warns: the run asks Slurm for its limit and stops before it.
-    unwarned = other_submission.begin(cluster, "--time=1", "jobs/cpu_nodes.sbatch")
-    job = submission.begin(cluster, "--time=2", "--signal=USR1@60", "--nodes=2", "jobs/restart_chain.sbatch")
+    unwarned = other_submission.begin(cluster, "--time=1", "--nodes=1", "--ntasks-per-node=1", "jobs/cpu_nodes.sbatch")
+    job = submission.begin(
+        cluster, "--time=2", "--signal=USR1@60", "--nodes=2", "--ntasks-per-node=1", "jobs/restart_chain.sbatch"
+    )
     with cluster.no_new_jobs():
         told = cluster.wait(job, 120)
         assert (told["JobState"], told["ExitCode"]) == ("FAILED", "75:0"), (

@@ -6,7 +6,7 @@ pytestmark = [pytest.mark.slurm, pytest.mark.timeout(900)]
 
 
 def test_a_node_crash_ends_the_job_and_the_run_goes_on_elsewhere(cluster, submission):
-    job = submission.begin(cluster, "--no-requeue", "jobs/cpu_nodes.sbatch")
+    job = submission.begin(cluster, "--no-requeue", "--ntasks-per-node=1", "jobs/cpu_nodes.sbatch")
     assert cluster.job(job)["BatchHost"] == "n1", "rank 0 and the script of the job are on the node that stays"
     cluster.crash_node("n2")
     cluster.until(lambda: "has not been heard from" in submission.log(), 90, "the report of the loss")

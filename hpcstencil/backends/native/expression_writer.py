@@ -28,9 +28,8 @@ from hpcstencil.symbolic.expressions import (
     StepSize,
     Time,
     varies,
-    walk,
 )
-from hpcstencil.symbolic.stencil_reach import Discretization, axes_of, constant_along
+from hpcstencil.symbolic.stencil_reach import Discretization, constant_along
 
 Offset = tuple[int, int, int]
 HERE: Offset = (0, 0, 0)
@@ -105,7 +104,7 @@ class Numbers:
 
 def changes(tree: Node) -> bool:
     """Return whether the tree depends on time or on the step size."""
-    return any(isinstance(part, Time | StepSize) for part in walk(tree))
+    return Time in tree.kinds or StepSize in tree.kinds
 
 
 def is_flat(axis_of: Sequence[int]) -> bool:
@@ -281,7 +280,7 @@ class Writer(ABC):
     def div_grad(self, tree: DivGrad, at: Offset) -> str:
         """Return the C++ expression for ∂(k ∂a/∂x)/∂x along the node's axis, from fluxes at the faces between cells."""
         gradient, mean, divergence = self.discretization.div_grad(tree)
-        varying = varies(tree.coefficient) or tree.axis in axes_of(tree.coefficient)
+        varying = varies(tree.coefficient) or tree.axis in tree.coefficient.axes
 
         def flux(place: Offset) -> str:
             coefficient = tree.coefficient

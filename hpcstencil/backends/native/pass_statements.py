@@ -28,7 +28,6 @@ from hpcstencil.symbolic.expressions import (
     varies,
     walk,
 )
-from hpcstencil.symbolic.stencil_reach import axes_of
 from hpcstencil.symbolic.zero_regions import vanishes
 
 # Names stored under these keys are valid everywhere in a step.
@@ -183,7 +182,7 @@ class Cells(Writer):
         if varies(tree):
             product = isinstance(tree, Pointwise) and tree.function == "multiply"
             return self.nothing() if product and self.absent.fields and vanishes(tree, self.absent.fields) else None
-        axes = axes_of(tree)
+        axes = tree.axes
         if not axes:
             return self.scalar((tree,), 1.0)
         if is_tabulated(tree):
@@ -341,7 +340,7 @@ def is_fixed(tree: Node) -> bool:
     coordinate each, such as a point source or a sponge, are not stored either: the functions are in tables, and loading an
     array takes longer than combining them.
     """
-    if any(isinstance(part, Neighbour) for part in walk(tree)) or is_combined(tree):
+    if Neighbour in tree.kinds or is_combined(tree):
         return False
     if any(isinstance(part, Convolution) and is_large(part.stencil) for part in walk(tree)):
         return True
@@ -354,7 +353,7 @@ def is_combined(tree: Node) -> bool:
     pending, count = [tree], 0
     while pending and count <= FEW_TABLES:
         part = pending.pop()
-        if len(axes_of(part)) <= 1:
+        if len(part.axes) <= 1:
             count += 1
         elif isinstance(part, Pointwise) and part.function in ("add", "subtract", "multiply"):
             pending += part.arguments
@@ -365,7 +364,7 @@ def is_combined(tree: Node) -> bool:
 
 def is_tabulated(tree: Node) -> bool:
     """Return whether the tree is a function of one coordinate alone: its values are in a table."""
-    return Coordinate in tree.kinds and not varies(tree) and len(axes_of(tree)) == 1 and not changes(tree)
+    return Coordinate in tree.kinds and not varies(tree) and len(tree.axes) == 1 and not changes(tree)
 
 
 def is_scalar(tree: Node) -> bool:

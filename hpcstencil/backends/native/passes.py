@@ -17,7 +17,7 @@ from hpcstencil.backends.native.pass_statements import Cells, Row, Scope
 from hpcstencil.backends.native.scalars import Functions, Scalars
 from hpcstencil.backends.native.zero_regions import NO_LAYERS, NOTHING, Absent, Layers
 from hpcstencil.problem.problem import Problem
-from hpcstencil.symbolic.expressions import Field, Node, walk
+from hpcstencil.symbolic.expressions import Field, Node
 
 AXIS_OF = {1: (2,), 2: (0, 2), 3: (0, 1, 2)}  # axes of the problem -> those of the driver
 MOST_AT_ONCE = 4  # planes that a pass computes together, as in program.hpp
@@ -362,7 +362,7 @@ def fields_beside_faces(plan: Plan) -> set[str]:
     """Return the names of the fields that the boundary conditions of arrays read."""
     operands = {array.operand for array in plan.arrays}
     faces = [face for (operand, _, _), face in plan.problem.faces.items() if operand in operands]
-    return {p.name for face in faces for v in face.values for p in walk(v) if isinstance(p, Field)}
+    return {name for face in faces for value in face.values for name in value.field_names}
 
 
 def planes_at_once(plan: Plan, statements: int, longest: int) -> int:

@@ -15,7 +15,6 @@ from hpcstencil.backends.native.thin_blocks import Section, sections
 from hpcstencil.problem.problem import Problem
 from hpcstencil.symbolic.boundary_kinds import KINDS, NO_FLUX, Face
 from hpcstencil.symbolic.expressions import Field, Node, on_plane, walk
-from hpcstencil.symbolic.stencil_reach import axes_of
 
 
 @dataclass(frozen=True)
@@ -289,7 +288,7 @@ def text(step: Step, sides: Sides) -> str:
         [f"case {n}: {{ {text} }}" for n, text in enumerate(functions.texts.values())]
         for functions in (step.text.tables, step.text.fixed)
     )
-    table_axes = [step.text.axis_of[axis] for tree in step.text.tables.texts for axis in axes_of(tree)]
+    table_axes = [step.text.axis_of[axis] for tree in step.text.tables.texts for axis in tree.axes]
     return "\n".join([
         real(step),
         '#include "program.hpp"',

@@ -17,7 +17,7 @@ from hpcstencil.backends.backend import Cellwise, Unsupported
 from hpcstencil.backends.native.compiler import begun
 from hpcstencil.backends.native.passes import AXIS_OF
 from hpcstencil.backends.native.program import Program, program
-from hpcstencil.backends.native.value_program import evaluable, fields_read
+from hpcstencil.backends.native.value_program import evaluable
 from hpcstencil.config.streams import expressions_key
 from hpcstencil.numerics.integrators import Method, Stage
 from hpcstencil.numerics.schedule import StepRange
@@ -97,7 +97,7 @@ class StencilValues:
             tree
             for tree in problem.reduced()
             if not isinstance(tree, Field)
-            and set() < fields_read(tree) <= set(fields)  # reverse steps have sums of fields that others of them have
+            and set() < tree.field_names <= set(fields)  # reverse steps have sums of fields that others of them have
             and not (common and evaluable(tree, fields))
         ]
         return cls.of(problem, trees, problem.config.diagnostics.every_steps)
@@ -106,7 +106,7 @@ class StencilValues:
     def of_probes(cls, problem: Problem, fields: Sequence[str]) -> StencilValues | None:
         """Return the program for the expressions that receivers record; see `of`. None if one of them reads no fields."""
         trees = [*problem.probed.values()]
-        if not all(set() < fields_read(tree) <= set(fields) for tree in trees):
+        if not all(set() < tree.field_names <= set(fields) for tree in trees):
             return None
         return cls.of(problem, trees, math.gcd(*(each.every for each in problem.receivers.values())))
 
@@ -119,7 +119,7 @@ class StencilValues:
         wanted, time = dict[tuple[Node, ...], dict[int | None, None]](), problem.config.time
         for name, stream in problem.config.output.streams.items():
             trees = tuple(problem.derived.get(expressions_key(name), {}).values())
-            if all(set() < fields_read(tree) <= set(fields) for tree in trees) and len(set(trees)) == len(trees):
+            if all(set() < tree.field_names <= set(fields) for tree in trees) and len(set(trees)) == len(trees):
                 every = 1 if stream.average else stream.steps_between(time.dt, time.end)
                 wanted.setdefault(trees, {})[every if problem.has_common_steps else None] = None
         made = [(cls.of(problem, trees, None), steps) for trees, steps in wanted.items()]

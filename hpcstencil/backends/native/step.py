@@ -463,5 +463,5 @@ def check_corners(plan: Plan, passes: Sequence[Parts], trials: Trials) -> None:
     arrays = plan.arrays
     across = {arrays[n].operand for parts in passes for n in trials.of(parts).reads.corners if n < len(arrays)}
     for (operand, _, _), face in plan.problem.faces.items():
-        if operand in across and any(isinstance(part, Field) for value in face.values for part in walk(value)):
+        if operand in across and any(value.field_names for value in face.values):
             raise Unsupported("the equation looks at corners of the domain, at whose ends waves leave")

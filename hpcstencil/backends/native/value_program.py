@@ -20,20 +20,15 @@ from hpcstencil.backends.native.expression_writer import HERE, Numbers, Offset, 
 from hpcstencil.backends.native.passes import AXIS_OF
 from hpcstencil.backends.native.program import Program
 from hpcstencil.problem.problem import Problem
-from hpcstencil.symbolic.expressions import Constant, Coordinate, Field, Node, Parameter, Pointwise, Time, walk
+from hpcstencil.symbolic.expressions import Constant, Coordinate, Field, Node, Parameter, Pointwise, Time
 from hpcstencil.symbolic.stencil_reach import Discretization
 
 MOST_FIELDS = 16  # of a tree, as in value_rows.hpp
 
 
-def fields_read(tree: Node) -> set[str]:
-    """Return the names of the fields that a tree reads."""
-    return {part.name for part in walk(tree) if isinstance(part, Field)}
-
-
 def evaluable(tree: Node, fields: Sequence[str]) -> bool:
     """Return whether native code evaluates a tree by rows. ``fields`` are those of the program that takes the steps."""
-    read = fields_read(tree)
+    read = tree.field_names
     plain = tree.kinds <= {Field, Constant, Parameter, Coordinate, Time, Pointwise}
     return plain and read <= set(fields) and len(read) <= MOST_FIELDS
 
@@ -91,7 +86,7 @@ class ValueProgram:
 
     def read(self, tree: Node) -> list[int]:
         """Return the numbers of the fields that a tree reads."""
-        return [self.fields.index(name) for name in sorted(fields_read(tree))]
+        return [self.fields.index(name) for name in sorted(tree.field_names)]
 
     def _function(self, number: int, tree: Node) -> str:
         no_stencils, fields = Discretization(2, ()), [self.fields[n] for n in self.read(tree)]

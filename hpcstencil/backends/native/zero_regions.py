@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hpcstencil.problem.problem import Problem
-from hpcstencil.symbolic.expressions import Field, Node, walk
+from hpcstencil.symbolic.expressions import Node
 from hpcstencil.symbolic.zero_regions import profile, vanishes
 
 
@@ -27,7 +27,7 @@ class Layers:
         """Return the axes outside whose layers, all at once, the tree is 0; empty if it is not 0 there."""
         if not self.axis or not vanishes(tree, self.axis):
             return frozenset()
-        return frozenset(self.axis[p.name] for p in walk(tree) if isinstance(p, Field) and p.name in self.axis)
+        return frozenset(self.axis[name] for name in tree.field_names if name in self.axis)
 
     def subsets(self) -> list[frozenset[int]]:
         """Return all sets of axes with layers, from the empty set to the set of all."""

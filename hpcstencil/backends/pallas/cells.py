@@ -45,7 +45,7 @@ from hpcstencil.symbolic.expressions import (
     bottom_up,
     varies,
 )
-from hpcstencil.symbolic.stencil_reach import axes_of, constant_along
+from hpcstencil.symbolic.stencil_reach import constant_along
 
 
 @dataclass
@@ -168,7 +168,7 @@ class Cells:
     def div_grad(self, tree: DivGrad, at: Offset) -> jax.Array:
         """Return ∂(k ∂a/∂x)/∂x along the node's axis, from fluxes at the faces between cells."""
         gradient, mean, divergence = self.rules.discretization.div_grad(tree)
-        varying = varies(tree.coefficient) or tree.axis in axes_of(tree.coefficient)
+        varying = varies(tree.coefficient) or tree.axis in tree.coefficient.axes
 
         def flux(offset: Offset) -> jax.Array:
             face = moved(at, offset)

@@ -8,7 +8,7 @@ from typing import Protocol
 from hpcstencil.backends.pallas.passes import passes
 from hpcstencil.problem.problem import Problem
 from hpcstencil.problem.staggered_terms import Faces
-from hpcstencil.symbolic.expressions import OPERATORS, Convolution, Derivative, Field, Node, walk
+from hpcstencil.symbolic.expressions import OPERATORS, Convolution, Derivative, Node, walk
 from hpcstencil.symbolic.stencil_reach import Discretization
 
 
@@ -28,7 +28,7 @@ def read_beyond(trees: Iterable[Node], of: HasFaces) -> set[str]:
     operands = [
         child for tree in trees for part in walk(tree) if isinstance(part, OPERATORS) for child in part.children
     ]
-    return {part.name for tree in (*operands, *values) for part in walk(tree) if isinstance(part, Field)}
+    return {name for tree in (*operands, *values) for name in tree.field_names}
 
 
 def reads_corners(trees: Sequence[Node], of: HasFaces) -> bool:

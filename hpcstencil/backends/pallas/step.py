@@ -37,7 +37,7 @@ from hpcstencil.distributed.halo import Fields
 from hpcstencil.distributed.windows import Frame, Value
 from hpcstencil.numerics.integrators import MEMORY, Method, Stage
 from hpcstencil.problem.problem import Problem
-from hpcstencil.symbolic.expressions import Field, Node, Time, walk
+from hpcstencil.symbolic.expressions import Field, Node, Time
 
 
 @dataclass
@@ -309,7 +309,7 @@ class Stepping:
 
     def evaluable(self, trees: Sequence[Node], y: Values) -> list[Windows]:
         """Return the windows in which ``trees`` can be evaluated as far as each field in ``y`` and its strips reach."""
-        fields = {part.name for tree in trees for part in walk(tree) if isinstance(part, Field)}
+        fields = {name for tree in trees for name in tree.field_names}
         beyond = read_beyond(trees, self.launch.rules)
         inside = [self.launch.inside(covered(y[name]), trees) for name in y if name in beyond]
         return inside + [covered(y[name]) for name in fields - beyond]
@@ -350,7 +350,7 @@ def kernels(problem: Problem, rules: Rules, interpret: bool) -> Kernels:
     """Return the GPU kernels for the steps of a problem. ``interpret`` runs them on a CPU, slowly, for tests."""
     given = [value for face in problem.faces.values() for value in face.values]
     trees = [*problem.right_hand_sides(), *given]
-    timed = any(isinstance(part, Time) for tree in trees for part in walk(tree))
+    timed = any(Time in tree.kinds for tree in trees)
     others = problem.slopes_elsewhere
     return Kernels(rules, problem.slopes, others, problem.method, problem.groups, timed, problem.radius, interpret)
 

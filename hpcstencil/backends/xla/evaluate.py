@@ -359,7 +359,7 @@ class Evaluation:
 
 def beside(faces: Iterable[Face]) -> set[str]:
     """Return the names of the fields on which the boundary values at ``faces`` depend."""
-    return {part.name for face in faces for value in face.values for part in walk(value) if isinstance(part, Field)}
+    return {name for face in faces for value in face.values for name in value.field_names}
 
 
 def _read_at_faces(trees: Iterable[Node], rules: Rules) -> set[str]:
@@ -407,7 +407,7 @@ def right_hand_side(trees: Mapping[str, Node], rules: Rules, needs: Needs) -> Ri
     looked_at = _read_at_faces(trees.values(), rules)
 
     def rhs(fields: Mapping[str, Value], parameters: Parameters, time: Number, frame: Frame) -> dict[str, Value]:
-        used = {part.name for tree in trees.values() for part in walk(tree) if isinstance(part, Field)}
+        used = {name for tree in trees.values() for name in tree.field_names}
         given = {name: fields[name] for name in used | looked_at}
         if looked_at:  # after a stage some fields reach further than others, further than the face values need
             windows = common(list(given.values()))
