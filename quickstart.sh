@@ -12,7 +12,7 @@
 set -euo pipefail
 
 PACKAGES_MPI=(libopenmpi-dev openmpi-bin libhdf5-openmpi-dev)
-BUILT_HERE=(mpi4py h5py mpi4jax) # compiled against this machine's MPI, in this order
+BUILT_HERE=(mpi4py h5py mpi4jax) # compiled against this machine's MPI
 
 say() { printf '==> %s\n' "$*"; }
 fail() { printf 'quickstart: %s\n' "$*" >&2; exit 4; } # 4: the environment is at fault
@@ -163,22 +163,34 @@ make_venv() {
   touch .venv/unfinished
 }
 
-# mpi4py keeps one core busy for a minute and needs no JAX, so it is built while JAX is installed.
+# Starts `install_built $1` beside what follows, until `built` waits for it. It ends with this script.
+build_beside() {
+  set -m # gives it a process group of its own
+  install_built "$1" &
+  building=$!
+  set +m
+  trap 'kill -- -"$building" 2>/dev/null' EXIT
+}
+
+built() {
+  wait "$building" || exit
+  trap - EXIT
+}
+
+# mpi4py and mpi4jax are a single file each, which a core compiles while others have something else to do.
 install_base() {
   local jax=jax
   [[ $jax_kind == cpu ]] || jax="jax[$jax_kind]"
   say "Installing the tools to build with"
   venv_pip install -qq -c constraints.txt 'setuptools>=77' wheel cython pkgconfig nanobind numpy click platformdirs tqdm \
     || fail "pip could not install them; its message is above."
-  set -m # in a process group of its own, which ends with this script
-  install_built mpi4py &
-  building=$!
-  set +m
-  trap 'kill -- -"$building" 2>/dev/null' EXIT
+  build_beside mpi4py
   say "Installing JAX ($jax_kind)"
   venv_pip install -qq -c constraints.txt "$jax" || fail "pip could not install JAX; its message is above."
-  wait "$building" || exit
-  trap - EXIT
+  built
+  build_beside h5py
+  install_built mpi4jax
+  built
 }
 
 # Whether package $1 is installed and was built against MPI.
@@ -220,14 +232,15 @@ cuda_path() {
   echo "$folder"
 }
 
-# Builds the wheel of package $1 in folder $2. Generated binding code is optimized less, because it takes most of the time.
+# Builds the wheel of package $1 in folder $2. Generated binding code is optimized less, because it takes most of the time: with
+# -O1 g++ needs more than a minute for mpi4py, without 17 s.
 build_wheel() {
   local options="-O2 -g0" log=.venv/build-$1.log
   local site=\$ORIGIN/../../../nvidia cudart="" # next to mpi4jax, wherever the wheel is installed
   [[ $1 != mpi4jax || $jax_kind == cpu ]] || cudart="-Wl,-rpath,$site/cu13/lib:$site/cuda_runtime/lib"
-  [[ $1 != mpi4py ]] || options="-O1 -g0"
+  case $1 in mpi4py) options="-O0 -g0" ;; h5py) options="-O1 -g0" ;; esac
   printf '[build_ext]\nparallel = 2\n' >.venv/distutils.cfg
-  say "Building $1 $(version_of "$1") against $mpicc and $hdf5 (1 to 2 minutes, once)"
+  say "Building $1 $(version_of "$1") against $mpicc and $hdf5 (about a minute, once)"
   MPICC=$mpicc MPI4JAX_BUILD_MPICC=$mpicc CC=$mpicc HDF5_MPI=ON CUDA_PATH=$(cuda_path) \
     CFLAGS="${CFLAGS:-} $options" LDFLAGS="${LDFLAGS:-} $cudart" DIST_EXTRA_CONFIG=$PWD/.venv/distutils.cfg \
     env "${hdf5_env[@]}" .venv/bin/python -m pip wheel --no-deps --no-build-isolation --no-cache-dir --no-binary="$1" \
@@ -315,7 +328,6 @@ $(sed -n 's/^PRETTY_NAME=//p' /etc/os-release) | $mpicc $("$mpicc" -showme:versi
   if ! grep -qsx "$stamp" ".venv/ready-$1" .venv/ready-dev; then
     make_venv
     install_base
-    for name in "${BUILT_HERE[@]}"; do install_built "$name"; done
     install_project "$1"
     for name in "${BUILT_HERE[@]}"; do
       works "$name" || fail "pip replaced $name by one without MPI; remove .venv and run this script again."

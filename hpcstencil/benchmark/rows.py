@@ -22,8 +22,8 @@ from hpcstencil.runtime.communicator import Communicator, on_first
 from hpcstencil.runtime.progress import say
 from hpcstencil.simulation.backend_choice import prepare
 from hpcstencil.simulation.compose import compose
-from hpcstencil.simulation.measurement_cache import key, remember
 from hpcstencil.simulation.prepared import Decomposed
+from hpcstencil.simulation.step_speed import remember_step_speed
 from hpcstencil.validation.errors import InputError
 
 T = TypeVar("T")
@@ -135,7 +135,7 @@ def measure(
             "roof": roofs[case.processes],
         })  # fmt: skip
         if communicator.rank == 0 and case.processes == communicator.size and case.scaling != "weak":
-            remember(key(case.problem, f"speed:{communicator.size}"), row["cells_per_second"])
+            remember_step_speed(case.problem, communicator.size, row["cells_per_second"])
     return bandwidth, rows
 
 

@@ -28,9 +28,9 @@ from hpcstencil.problem.solid_mask import ALL_SOLID, solid_in_file
 from hpcstencil.problem.stability import cfl_step
 from hpcstencil.runtime.walltime import within
 from hpcstencil.simulation.checkpoint_time import seconds_to_checkpoint
-from hpcstencil.simulation.measurement_cache import key, recall
 from hpcstencil.simulation.memory_estimate import memory
 from hpcstencil.simulation.prepared import Prepared
+from hpcstencil.simulation.step_speed import step_speed
 from hpcstencil.validation.errors import InputError
 from hpcstencil.validation.messages import listing
 
@@ -296,9 +296,8 @@ def _steps(problem: Problem) -> str:
 
 def _predicted(problem: Problem, processes: int) -> str:
     """Return the predicted wall time as text, from the stored speed of this machine."""
-    speed = recall(key(problem, f"speed:{processes}"))
-    steps = step_count(problem)
-    if not isinstance(speed, float):
+    speed, steps = step_speed(problem, processes), step_count(problem)
+    if speed is None:
         return "unknown; run `hpcstencil bench INPUT.toml` once"
     if steps is None:
         return f"{speed / 1e6:.4g} Mcell/s measured; the number of steps depends on the solution"

@@ -28,6 +28,7 @@ from hpcstencil.simulation.prepared import Decomposed
 from hpcstencil.simulation.restart import Options, Source, source_of
 from hpcstencil.simulation.simulation import Simulation
 from hpcstencil.simulation.start import at_start, compile_steps, composed
+from hpcstencil.simulation.step_speed import remember_speed_of
 from hpcstencil.simulation.stepping import Stepping
 from hpcstencil.simulation.streams.checkpoints import Checkpoints, CheckpointWriter
 from hpcstencil.simulation.streams.output import Output, provenance
@@ -191,7 +192,7 @@ def to_file(
     steps = stepping.clock.step - first
     itemsize = 2 * len(problem.fields) * simulation.dtype.itemsize
     choice = simulation.prepared.choice
-    return Summary(
+    summary = Summary(
         options.output,
         steps,
         stepping.clock,
@@ -203,3 +204,6 @@ def to_file(
         steps_per_exchange=simulation.plan.steps_per_exchange,
         predicted=simulation.plan.seconds,
     )
+    if communicator.rank == 0:
+        remember_speed_of(summary, problem, communicator.size)
+    return summary

@@ -36,7 +36,8 @@ LIGHT_MODULES = {
     "io.dataset_names", "io.rollback_journal", "io.transports", "io.transports.registry", "backends.backend",
     "backends.registry", "backends.native.backend", "backends.pallas.backend", "backends.xla.backend",
     "simulation.backend_choice", "simulation.checkpoint_time", "simulation.dry_run", "simulation.measurement_cache",
-    "simulation.memory_estimate", "simulation.prepared", "simulation.consistency_check",
+    "simulation.memory_estimate", "simulation.prepared", "simulation.consistency_check", "simulation.step_speed",
+    "simulation.summary",
 }  # fmt: skip
 WITH_HDF5 = {"sweep.table", "doctor.mpi"}  # loaded where they are needed
 COLLECTIVES = ("distributed", "runtime", "benchmark", "doctor")
