@@ -6,6 +6,7 @@ therefore meet; if some do not come, the rank that waits says so and ends them a
 
 import gc
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -27,6 +28,10 @@ os.environ.setdefault(
     + (" --xla_cpu_use_fusion_emitters=false" if environment_size() == 1 else ""),
 )
 bind_devices(1 if gpus() else 2)
+
+# Shells start what runs in the background with interrupts ignored, and some tests send one.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 hypothesis.settings.register_profile("any machine", deadline=None)  # no test depends on the clock
 hypothesis.settings.load_profile("any machine")
