@@ -169,7 +169,7 @@ build_beside() {
   install_built "$1" &
   building=$!
   set +m
-  trap 'kill -- -"$building" 2>/dev/null' EXIT
+  trap 'kill -- -"$building" 2>/dev/null || true' EXIT
 }
 
 built() {
