@@ -103,6 +103,10 @@ class StreamConfig:
         steps = round(min(self.every / dt, MOST_STEPS))
         return steps if steps and abs(self.every / dt / steps - 1) * end / dt < 0.25 else None
 
+    def names(self, fields: tuple[str, ...]) -> tuple[str, ...]:
+        """The names of what the stream writes; ``fields`` are those of the equation."""
+        return tuple(self.expressions) or self.fields or fields
+
     def cells(self, grid: Grid) -> Subgrid:
         """The cells of the global ``grid`` that the stream writes, chosen by ``region`` and ``stride``."""
         return chosen_cells(grid, self.region, self.stride)

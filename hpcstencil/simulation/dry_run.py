@@ -270,7 +270,7 @@ def _streams(problem: Problem, itemsize: int) -> list[str]:
     for name, path in stream_paths(config, config.output.path).items():
         stream = config.output.streams[name]
         cells = stream.cells(config.grid)
-        size = len(stream.expressions or stream.fields or problem.shown) * cells.cells * problem.copies * itemsize
+        size = len(stream.names(problem.shown)) * cells.cells * problem.copies * itemsize
         count = _records(problem, stream)
         what = f"{'means of ' if stream.average else ''}{' x '.join(map(str, cells.shape))} cells"
         sizes = f"{human(size)} a record" + (

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from hpcstencil.config.streams import StreamConfig
 from hpcstencil.simulation.prepared import Prepared
 from hpcstencil.symbolic.expressions import OPERATORS, walk
 
@@ -24,4 +25,18 @@ def memory(prepared: Prepared) -> int:
         cells += len(config.output.fields or problem.shown) * own
     coordinates = COORDINATES * 8 * sum(topology.capacity())
     itemsize = np.dtype(config.numerics.precision).itemsize
-    return topology.device_count * (cells * problem.copies * itemsize + coordinates)
+    arrays = topology.device_count * (cells * problem.copies * itemsize + coordinates)
+    return arrays + sum(_of_stream(prepared, stream, itemsize) for stream in config.output.streams.values())
+
+
+def _of_stream(prepared: Prepared, stream: StreamConfig, itemsize: int) -> int:
+    """Estimate the peak memory, in bytes, of a stream on the busiest process.
+
+    It is that of a record and, for a mean, of float64 sums and the mean of one field. Small records that are held for a while
+    are not counted.
+    """
+    problem, topology = prepared.problem, prepared.plan.topology
+    own = min(stream.cells(problem.config.grid).cells, topology.device_count * math.prod(topology.capacity()))
+    fields = len(stream.names(problem.shown))
+    each = fields * itemsize + (8 * (fields + 1) if stream.average else 0)
+    return own * problem.copies * each

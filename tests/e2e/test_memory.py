@@ -38,6 +38,7 @@ mass = "integral(u + v)"
 """
 LARGE = "grid.shape=[208, 208, 208]"
 SNAPSHOTS = "output.every_steps=2"
+STREAMS = "output.streams={mean={every_steps=2, average=true}, all={every_steps=2}, two={fields=['u'], every_steps=2}}"
 SLACK = 2e7  # bytes: JAX's own compiler, and tiles
 
 
@@ -70,3 +71,12 @@ def test_a_run_takes_the_memory_that_check_says(tmp_path):
         assert 4 <= said / field - shown < 6, "the state twice, and ghost cells"
         found = peak(tmp_path, *settings) - own
         assert 0.85 * said < found < 1.15 * said + SLACK, (found / field, said / field)
+
+
+@pytest.mark.long
+def test_streams_take_the_memory_that_check_says(tmp_path):
+    (tmp_path / "input.toml").write_text(INPUT)
+    own = peak(tmp_path, SNAPSHOTS)
+    for settings in ((LARGE,), (LARGE, STREAMS)):
+        said, found = planned(tmp_path / "input.toml", *settings), peak(tmp_path, *settings) - own
+        assert 0.85 * said < found < 1.15 * said + SLACK

@@ -193,15 +193,12 @@ class FurtherOutput(Stream):
                 self.average.add(self._values(state), weight)
         if self._is_record(clock) and clock.step not in steps:
             with self.output.stopwatch.during("output"):
-                values = self._values(state) if self.average is None else self._means(self.average)
+                average, dtype = self.average, self.simulation.dtype
+                values = self._values(state) if average is None else average.take(dtype)
             self._hold(clock.step, clock.time, values)
             self._write_if_late()
             if self.multiples is not None:
                 self.multiples.go_past(self.schedule, clock)
-
-    def _means(self, average: TimeAverage) -> dict[str, np.ndarray]:
-        """Return the averages since the last record in the run's precision, and start new ones."""
-        return {name: mean.astype(self.simulation.dtype) for name, mean in average.take().items()}
 
     def _store_copied(self, steps: range) -> None:
         """Store the records that the last call has copied, those of these ``steps``."""
@@ -318,7 +315,7 @@ def described(problem: Problem, name: str, attributes: Mapping[str, Any], dtype:
     output, ndim = problem.config.output, problem.config.grid.ndim
     stream = output.streams[name]
     trees = problem.derived.get(expressions_key(name), {})
-    fields = tuple(trees) or stream.fields or problem.shown
+    fields = stream.names(problem.shown)
     positions = {
         field: position_of(trees[field], problem.positions, ndim) or (0,) * ndim
         if trees

@@ -28,9 +28,9 @@ class TimeAverage:
             total += np.multiply(values[name], dt, dtype=np.float64)
         self.duration += dt
 
-    def take(self) -> dict[str, np.ndarray]:
-        """Return the averages since the last call as float64 arrays, and start new ones."""
-        means = {name: total / self.duration for name, total in self.sums.items()}
+    def take(self, dtype: np.dtype) -> dict[str, np.ndarray]:
+        """Return the averages since the last call, rounded to ``dtype``, and start new ones."""
+        means = {name: (total / self.duration).astype(dtype) for name, total in self.sums.items()}
         for total in self.sums.values():
             total[...] = 0.0
         self.duration = 0.0
