@@ -116,9 +116,8 @@ ROWS = [
 ]
 
 
-ELSEWHERE = [
-    (name, "of_receivers") for name in ("transfer", "strip", "volume")
-]  # compiled for long, and covered by other rows
+# These take long to compile, and other rows cover them.
+ELSEWHERE = [(name, "of_receivers") for name in ("transfer", "strip", "volume")]
 
 
 @pytest.fixture(scope="module")
