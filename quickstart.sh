@@ -232,8 +232,7 @@ cuda_path() {
   echo "$folder"
 }
 
-# Builds the wheel of package $1 in folder $2. Generated binding code is optimized less, because it takes most of the time: gcc
-# needs four times as long for mpi4py with -O1 as with -Og, and a call is hardly faster.
+# Builds the wheel of package $1 in folder $2. Generated binding code is optimized less, because it takes most of the time.
 build_wheel() {
   local options="-O2 -g0" log=.venv/build-$1.log
   local site=\$ORIGIN/../../../nvidia cudart="" # next to mpi4jax, wherever the wheel is installed

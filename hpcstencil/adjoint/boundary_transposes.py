@@ -32,7 +32,6 @@ from hpcstencil.symbolic.expressions import (
     Coordinate,
     Derivative,
     DivGrad,
-    Field,
     Halfway,
     Neighbour,
     Node,
@@ -99,7 +98,7 @@ class Walls:
 
         def varying(face: Face, reach: int) -> bool:
             """Whether the mirror factor is not the same for all ghost cells, as the identity requires."""
-            by_place = any(isinstance(p, Coordinate | Field) for value in face.values[:-1] for p in walk(value))
+            by_place = any(value.axes or value.field_names for value in face.values[:-1])
             return KINDS[face.kind].factor_varies and (reach > 1 or (mixed and by_place))
 
         here = not isinstance(part, DivGrad) and (isinstance(part, Derivative) or not mixed)
@@ -314,7 +313,7 @@ class Walls:
 
 def _shifted(tree: Node, offset: Iterable[int]) -> Node:
     """The value of a tree in the cell at an offset, which is one number per axis."""
-    if not any(isinstance(part, Field | Coordinate) for part in walk(tree)):
+    if not tree.axes and not tree.field_names:
         return tree
     return Convolution(tree, "", Stencil((tuple(offset),), (1.0,)))
 

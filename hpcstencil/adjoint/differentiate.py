@@ -36,7 +36,6 @@ from hpcstencil.symbolic.expressions import (
     bottom_up,
     shared,
     total,
-    walk,
 )
 from hpcstencil.symbolic.stencil_reach import Discretization
 
@@ -227,7 +226,7 @@ def _split(tree: Node) -> tuple[Node, Node]:
 
 def _uniform(tree: Node) -> bool:
     """Whether a tree has the same value in all cells."""
-    return not any(isinstance(part, Field | Coordinate | Noise) for part in walk(tree))
+    return tree.kinds.isdisjoint((Field, Coordinate, Noise))
 
 
 def _slopes(part: Pointwise, active: Mapping[Node, bool]) -> Iterator[tuple[Node, tuple[Node, bool] | None, Node]]:

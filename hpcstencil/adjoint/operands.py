@@ -100,7 +100,7 @@ class Operands:
                             "ghost cell; set numerics.order = 2, or use dirichlet or neumann"
                         )
                     factor = face.values[:-1]
-                    if mixed and any(isinstance(p, Coordinate | Field) for v in factor for p in walk(v)):
+                    if mixed and any(value.axes or value.field_names for value in factor):
                         raise InputError(
                             f"{where}: gradients of stencils along several axes are not available yet with {face.kind} whose "
                             "coefficients depend on the place; give numbers"
@@ -175,7 +175,7 @@ class Operands:
     def of_factor(self, operand: Node, axis: int, side: int, slopes: Sequence[Node], reach: int) -> Node:
         """The last value of a face that changes the first ghost cell as changes of its other values do, by ``slopes``."""
         face, height = self.face(operand, axis, side), Constant(self.spacing[axis])
-        if reach > 1 or any(isinstance(part, OPERATORS) for part in walk(operand)):
+        if reach > 1 or not operand.kinds.isdisjoint(OPERATORS):
             raise InputError(
                 f"boundary.{AXES[axis]}: derivatives along a direction of a parameter in the coefficients of {face.kind} are "
                 "not available yet with stencils that need more than one ghost cell, and for results of operators; set "

@@ -141,7 +141,7 @@ class Stretching:
         """Whether ``part`` is a derivative along the axis, of an operand that contains a field with a layer."""
         along = part.orders[self.axis] > 0 if isinstance(part, Derivative) else part.axis == self.axis
         along = along and (not isinstance(part, Halfway) or part.kind == "difference")
-        return along and any(isinstance(p, Field) and p.name in self.profiles for p in walk(part))
+        return along and not part.field_names.isdisjoint(self.profiles)
 
     def stretched(self, part: Derivative | DivGrad | Halfway) -> Node:
         """The stretched form of a derivative, whose memory fields are added.

@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from hpcstencil.symbolic.differentiate import ONE, ZERO, over, plus, times
-from hpcstencil.symbolic.expressions import Constant, Field, Node, Pointwise, StepSize, walk
+from hpcstencil.symbolic.expressions import Constant, Field, Node, Pointwise, StepSize
 
 
 def depends(tree: Node, names: Collection[str]) -> bool:
     """Whether a tree contains one of the fields ``names``."""
-    return any(isinstance(part, Field) and part.name in names for part in walk(tree))
+    return not tree.field_names.isdisjoint(names)
 
 
 def damping_rate(tree: Node, name: str, fields: Collection[str]) -> Node | None:

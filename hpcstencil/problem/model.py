@@ -268,7 +268,7 @@ def _numbers(
     found = {}
     for name, tree in symbols.items():
         off = name not in config.equation.parameters and given.get("source") == 0.0
-        if not off and not any(isinstance(part, Coordinate | Field | Series) for part in walk(tree)):
+        if not off and tree.kinds.isdisjoint((Coordinate, Field, Series)):
             found[tree] = name, float(numpy_evaluate.evaluate(tree, values=known))
     return found
 

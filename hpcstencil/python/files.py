@@ -50,12 +50,6 @@ def diagnostics(path: str | os.PathLike[str]) -> xr.Dataset:
     The dimension is time, or (member, time) for an ensemble. Raises the errors of `open`, and InputError for the file of a
     stream.
     """
-    stream = json_attribute(Path(path), inspect(Path(path)).attributes, "stream", {})
-    if stream:
-        raise InputError(
-            f"{path}: expected the main output of a run, but this is the file of its stream {shown(stream.get('name'))}, which "
-            "has no diagnostics; open [output] path instead"
-        )
     with _opened(path, "diagnostics") as dataset:
         return dataset.load()
 
@@ -102,7 +96,10 @@ def _opened_result(path: Path) -> xr.Dataset:
 
 
 def _opened(path: str | os.PathLike[str], group: str | None) -> xr.Dataset:
-    """Open the ``group`` of an output file, or its root if that is None. Raises the errors of `open`."""
+    """Open the ``group`` of an output file, or its root if that is None.
+
+    Raises the errors of `open`, and InputError for a group of the file of a stream.
+    """
     import xarray as xr
 
     place = Path(path)
@@ -110,6 +107,11 @@ def _opened(path: str | os.PathLike[str], group: str | None) -> xr.Dataset:
     if contents.kind == "checkpoint":
         raise InputError(
             f"{place}: expected the output of a run, but this is a checkpoint; continue from it with hpcstencil run --restart"
+        )
+    if group is not None and (stream := json_attribute(place, contents.attributes, "stream", {})):
+        raise InputError(
+            f"{path}: expected the main output of a run, but this is the file of its stream {shown(stream.get('name'))}, which "
+            f"has no {group}; open [output] path instead"
         )
     unfinished = pending(place)
     source: Any = place if unfinished is None else Before(place, unfinished)

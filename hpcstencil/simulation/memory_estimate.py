@@ -8,7 +8,7 @@ import numpy as np
 
 from hpcstencil.config.streams import StreamConfig
 from hpcstencil.simulation.prepared import Prepared
-from hpcstencil.symbolic.expressions import OPERATORS, walk
+from hpcstencil.symbolic.expressions import OPERATORS
 
 COORDINATES = 4  # float64 copies of the coordinates at the start of a run; they matter on long one-dimensional grids
 
@@ -18,7 +18,7 @@ def memory(prepared: Prepared) -> int:
     problem, topology = prepared.problem, prepared.plan.topology
     config, own = problem.config, math.prod(topology.capacity())
     resting, stepping = prepared.lowered.cells_held(prepared.plan)
-    derivatives = sum(any(isinstance(part, OPERATORS) for part in walk(tree)) for tree in problem.reduced())
+    derivatives = sum(not tree.kinds.isdisjoint(OPERATORS) for tree in problem.reduced())
     cells = max(stepping, resting + (derivatives + 1) * own if derivatives else 0)
     cells = max(cells, resting + len(problem.derived_trees()) * own)
     if config.output.is_written_behind(topology.size):

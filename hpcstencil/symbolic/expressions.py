@@ -7,7 +7,7 @@ code, and `stencil_reach` determines how many ghost cells it needs. This module 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from operator import attrgetter
 from typing import Any, ClassVar, TypeVar, Union, dataclass_transform
@@ -34,7 +34,6 @@ class Node:
     """
 
     __dataclass_fields__: ClassVar[dict[str, Any]]  # set on every concrete node by `frozen`, which makes it a dataclass
-    value_names: ClassVar[tuple[str, ...]]  # the names of the values of a node, set there too
     __array_ufunc__: ClassVar[None] = (
         None  # numpy's functions reject nodes, and its scalars leave arithmetic to the node
     )
@@ -43,7 +42,7 @@ class Node:
     def children(self) -> tuple[Node, ...]:
         """The direct sub-trees, from left to right. They are cached, since traversals read them often."""
         found: list[Node] = []
-        for name in self.value_names:
+        for name in self.__dataclass_fields__:
             value = getattr(self, name)
             if isinstance(value, Node):
                 found.append(value)
@@ -77,7 +76,7 @@ class Node:
                 return tuple(map(without, value))
             return None if isinstance(value, Node) else value
 
-        return tuple(without(getattr(self, name)) for name in self.value_names)
+        return tuple(without(getattr(self, name)) for name in self.__dataclass_fields__)
 
     # The text, the hash and equality depend on the whole tree. Sub-trees are shared, so each is written, hashed and compared
     # once, however often it is used.
@@ -94,8 +93,6 @@ class Node:
 
     def __eq__(self, other: object) -> bool:
         """Whether two trees are equal. Equal nodes remember one of them as ``_same``, and are not compared again."""
-        if not isinstance(other, Node) or self._hash != other._hash:
-            return False
         found, seen, pending = list[tuple[Node, Node]](), set[tuple[int, int]](), [(self, other)]
         while pending:
             a, b = pending.pop()
@@ -171,9 +168,7 @@ N = TypeVar("N", bound=Node)
 @dataclass_transform(frozen_default=True, eq_default=False)
 def frozen(cls: type[N]) -> type[N]:
     """Decorator that turns a class of nodes into a frozen dataclass, which is compared and written as a `Node`."""
-    made = dataclass(frozen=True, eq=False, repr=False)(cls)
-    made.value_names = tuple(field.name for field in fields(made))
-    return made
+    return dataclass(frozen=True, eq=False, repr=False)(cls)
 
 
 @frozen
@@ -446,7 +441,7 @@ def size_and_height(tree: Node) -> tuple[int, int]:
 def rebuilt(tree: Node, change: Callable[[Node], Node]) -> Node:
     """A copy of the top node of the tree, with each direct sub-tree replaced by ``change(sub-tree)``."""
     values = {}
-    for name in tree.value_names:
+    for name in tree.__dataclass_fields__:
         value = getattr(tree, name)
         if isinstance(value, Node):
             value = change(value)
@@ -487,7 +482,7 @@ def shared(trees: Mapping[str, Node]) -> dict[str, Node]:
     for tree in trees.values():
         for part in bottom_up(tree):
             new = rebuilt(part, lambda child: made[id(child)])
-            key = (type(new), *(mark(getattr(new, name)) for name in new.value_names))
+            key = (type(new), *(mark(getattr(new, name)) for name in new.__dataclass_fields__))
             made[id(part)] = one.setdefault(key, new)
     return {name: made[id(tree)] for name, tree in trees.items()}
 

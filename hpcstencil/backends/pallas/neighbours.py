@@ -38,10 +38,10 @@ def reads_corners(trees: Sequence[Node], of: HasFaces) -> bool:
     which are filled beyond the block.
     """
     values = [value for face in of.faces.values() for value in face.values]
-    if any(isinstance(part, OPERATORS) for tree in values for part in walk(tree)):
+    if any(not tree.kinds.isdisjoint(OPERATORS) for tree in values):
         return True
     for part in (part for tree in trees for part in walk(tree) if isinstance(part, OPERATORS)):
-        if any(isinstance(inner, OPERATORS) for child in part.children for inner in walk(child)):
+        if any(not child.kinds.isdisjoint(OPERATORS) for child in part.children):
             return True
         if isinstance(part, Derivative | Convolution) and sum(map(any, of.discretization.reach(part))) > 1:
             return True
@@ -54,7 +54,5 @@ def stores_strips(problem: Problem) -> bool:
     Only the kernels of cells that read strips store strips. A stage of a partitioned method changes the fields of one group.
     """
     trees, groups = problem.trees, problem.groups
-    reading = {
-        groups.get(name) for name, tree in trees.items() if any(isinstance(part, OPERATORS) for part in walk(tree))
-    }
+    reading = {groups.get(name) for name, tree in trees.items() if not tree.kinds.isdisjoint(OPERATORS)}
     return all(groups.get(name) in reading for name in read_beyond(trees.values(), problem) & trees.keys())

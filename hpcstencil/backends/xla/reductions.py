@@ -30,7 +30,7 @@ from hpcstencil.distributed.windows import Frame, Number, Parameters, Value
 from hpcstencil.numerics.error_norm import LIMIT, QUANTUM, error_norm
 from hpcstencil.runtime.communicator import Communicator
 from hpcstencil.runtime.threads import by_threads
-from hpcstencil.symbolic.expressions import OPERATORS, Field, Node, walk
+from hpcstencil.symbolic.expressions import OPERATORS, Field, Node
 from hpcstencil.symbolic.stencil_reach import Needs
 
 PARTS = 3
@@ -102,7 +102,7 @@ class CompiledTrees:
     @cached_property
     def differ(self) -> bool:
         """Whether any tree applies a stencil. If so, values need ghost cells and are computed for the whole block at once."""
-        return any(isinstance(part, OPERATORS) for tree in self.trees for part in walk(tree))
+        return any(not tree.kinds.isdisjoint(OPERATORS) for tree in self.trees)
 
     @property
     def widths(self) -> tuple[int, ...]:
