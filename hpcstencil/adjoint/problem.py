@@ -73,6 +73,7 @@ SAMPLES_SEED = "samples seed "  # and a table: the derivative of the objective w
 OBJECTIVE = "objective"
 VARYING = (Field, Time, StepSize, Series)  # nodes whose values may differ from step to step
 EXTREME = ("min", "max")  # kinds of reductions whose derivatives are those of single cells
+CELLS = "extreme cells "  # and the number of a reduction: a field, 1 in the cells that have its value, and 0 elsewhere
 # (trees, seeds, prefix of names) -> the derivatives of Σ seeds·trees by name
 Derivatives = Callable[[Mapping[str, Node], Mapping[str, Node], str], dict[str, Node]]
 
@@ -118,7 +119,7 @@ class Adjoint:
         START: what the initial expressions add to gradient.p.
         REMEMBERED: what the slopes that a two-step method remembers first add.
         SAMPLED: what samples add to the fields on which they depend, from the state and the fields SAMPLES_SEED.
-        EXTREMA: the operands of minima and maxima, by their fields SEED.
+        EXTREMA: for minima and maxima, a tree that is largest in the cells that have their value, by their fields SEED.
         PRODUCTS: if it is verified, the terms of λ·(∂f/∂u v) and (transposed field)·v, with v in the fields tangent.u.
     reductions, slopes
         The reductions of the objective, and its derivatives with respect to each of them, as trees of all.
@@ -459,7 +460,11 @@ def adjoint_of(problem: Problem, expressed: Iterable[str], verified: bool = Fals
     trees, end, *parts = _with_shared_parts(trees, end, *by_group.values(), *two_step.values())
     by_group = dict(zip(by_group, parts, strict=False))
     two_step = dict(zip(two_step, parts[len(by_group) :], strict=True))
-    extrema = {SEED + str(n): operands[SEED + str(n)] for n, part in enumerate(reductions) if part.kind in EXTREME}
+    extrema = {
+        SEED + str(n): largest_at(part.kind, operands[SEED + str(n)])
+        for n, part in enumerate(reductions)
+        if part.kind in EXTREME
+    }
     derived = {
         REMEMBERED: remembered, START: start, SAMPLED: sampled, EXTREMA: extrema, PRODUCTS: products,
     }  # fmt: skip
@@ -616,6 +621,11 @@ def _two_step(
         TwoStepPart.STEP: {name: b * tree + r * Field(name + MEMORY) for name, tree in rates.items()},
     }
     return parts, derivatives(rates, before, ADJOINT)
+
+
+def largest_at(kind: str, operand: Node) -> Node:
+    """A tree that is largest in the cells that have the value of a reduction, "min" or "max", of the operand."""
+    return operand if kind == "max" else -operand
 
 
 def seeds_in(tree: Node) -> tuple[str, ...]:

@@ -7,7 +7,8 @@ method remembers the slopes of u̇ as well. The direction ṗ of a number is the
 samples tangent.p, and that of an array the constant field tangent.parameter.p. The objective of the tangent problem is the
 derivative J̇ of the objective J along the direction. If J is a function of sums over receivers S = Σ m(r), so is J̇: it also
 contains Ṡ = Σ m'(r) ṙ, where the table tangent.TABLE records ṙ at the receivers of TABLE. The gradient of J̇ with respect to
-the unknowns, for a fixed direction v, is the product of the Hessian of J and v.
+the unknowns, for a fixed direction v, is the product of the Hessian of J and v. The derivative of an extremum of e(u) over the
+grid is the mean of ė over the cells that have this value. A field CELLS is 1 there and 0 elsewhere; it counts as constant.
 """
 
 from __future__ import annotations
@@ -21,12 +22,15 @@ import numpy as np
 from hpcstencil.adjoint.differentiate import tangent
 from hpcstencil.adjoint.members import single_runs
 from hpcstencil.adjoint.problem import (
+    CELLS,
+    EXTREMA,
     EXTREME,
     OBJECTIVE,
     OF_APART,
     SAMPLES_SEED,
     TANGENT,
     Unknown,
+    largest_at,
     operands_of,
     plain_trees,
     refuse_unavailable,
@@ -44,6 +48,7 @@ from hpcstencil.symbolic.expressions import (
     Field,
     Node,
     Parameter,
+    Pointwise,
     Reduction,
     Samples,
     parameter_field,
@@ -52,7 +57,6 @@ from hpcstencil.symbolic.expressions import (
     walk,
 )
 from hpcstencil.validation.errors import InputError
-from hpcstencil.validation.messages import at, listing
 
 
 @dataclass(frozen=True)
@@ -60,7 +64,8 @@ class Tangent:
     """The tangent ``problem`` along directions of the ``unknowns``.
 
     Its parameters tangent.p are 0, and samples of 0. Its ``initial`` has the trees of (∂u(0)/∂p) ṗ by the name of their field,
-    with the numbers and arrays of the direction as above.
+    with the numbers and arrays of the direction as above. Its `Problem.derived` has, by the key EXTREMA, a tree for each field
+    CELLS, which is largest in the cells where the field is 1.
     """
 
     unknowns: tuple[Unknown, ...]
@@ -105,7 +110,6 @@ def tangent_of(problem: Problem, expressed: Iterable[str], keys: Sequence[str]) 
     except InputError as error:
         raise InputError(str(error).replace("gradient.of", "direction", 1)) from None
     reductions = [part for tree in problem.objective.values() for part in walk(tree) if isinstance(part, Reduction)]
-    _refuse_extrema(problem, reductions)
     operands = {f"operand {n}": part.operand for n, part in enumerate(reductions)}
     apart = {OF_APART + name: tree for name, tree in problem.apart.items()}
     recorded = {} if problem.misfit is None else problem.misfit.recorded
@@ -138,10 +142,16 @@ def tangent_of(problem: Problem, expressed: Iterable[str], keys: Sequence[str]) 
         if name in problem.initial and name in problem.trees
     }
     first = next(iter(problem.trees))
-    of_reductions: dict[Node, Node] = {
-        part: replace(part, operand=tangent(plain[f"operand {n}"], along, places, space, Field(TANGENT + first)))
-        for n, part in enumerate(reductions)
-    }
+    of_reductions, extrema = dict[Node, Node](), dict[str, Node]()
+    for n, part in enumerate(reductions):
+        operand = plain[f"operand {n}"]
+        slope = tangent(operand, along, places, space, Field(TANGENT + first))
+        if part.kind in EXTREME:
+            cells = Field(CELLS + str(n))
+            extrema[cells.name] = largest_at(part.kind, operand)
+            of_reductions[part] = _mean_over(cells, slope)
+        else:
+            of_reductions[part] = replace(part, operand=slope)
     misfit, of_sums = None, dict[Node, Node]()
     if problem.misfit is not None:
         misfit, of_sums = _of_receivers(
@@ -178,7 +188,7 @@ def tangent_of(problem: Problem, expressed: Iterable[str], keys: Sequence[str]) 
         faces={**problem.faces, **places.added},
         diagnostics=dict.fromkeys((OBJECTIVE,), *objective.values()) if objective else {},
         objective=objective,
-        derived={PROBED: probed} if probed else {},
+        derived={key: trees for key, trees in ((PROBED, probed), (EXTREMA, extrema)) if trees},
         receivers=receivers,
         misfit=misfit,
         measured={},
@@ -206,14 +216,9 @@ def _of_receivers(
     return Misfit((*misfit.sums, *sums), misfit.data, {**misfit.recorded, **also}), of_sums
 
 
-def _refuse_extrema(problem: Problem, reductions: Sequence[Reduction]) -> None:
-    """Raise InputError if the objective contains a minimum or maximum over the grid."""
-    kinds = [f"{part.kind}()" for part in reductions if part.kind in EXTREME]
-    if kinds:
-        raise InputError(
-            f"{at('objective', *problem.objective)}: derivatives along a direction are not available yet of "
-            f"{listing(dict.fromkeys(kinds))}; use integral() or mean()"
-        )
+def _mean_over(cells: Field, tree: Node) -> Node:
+    """The mean of a tree over the cells in which the field ``cells`` is 1, whatever its values are in others."""
+    return Reduction("mean", Pointwise("where", (cells > 0.0, tree, ZERO))) / Reduction("mean", cells)
 
 
 def _of(problem: Problem, keys: Sequence[str]) -> GradientConfig:

@@ -24,7 +24,6 @@ from hpcstencil.adjoint.checkpointing import Advance, Reverse, actions
 from hpcstencil.adjoint.plan import groups_of
 from hpcstencil.adjoint.problem import (
     END,
-    EXTREMA,
     EXTREME,
     OBJECTIVE,
     REMEMBERED,
@@ -39,6 +38,7 @@ from hpcstencil.backends.backend import Injection, Reductions
 from hpcstencil.distributed.device_grid import Body
 from hpcstencil.distributed.halo import Fields
 from hpcstencil.gradient.derivative_sums import largest_of, reductions_of, sums_of
+from hpcstencil.gradient.extreme_cells import extreme_cells, with_data
 from hpcstencil.gradient.forward_run import call_recorded, to_end
 from hpcstencil.gradient.sample_derivatives import SampleDerivatives
 from hpcstencil.gradient.samples import Samples
@@ -425,7 +425,7 @@ class Sweep:
         """Return the objective for a run that begins with ``fields`` at t = 0. Collective. The fields are kept."""
 
         def term(fields: Fields, step: int, sums: Mapping[str, float]) -> float:
-            return float(self.reduced(fields, step, sums)[OBJECTIVE])
+            return float(self.reduced(self.with_data(fields, step), step, sums)[OBJECTIVE])
 
         fields = self.copied(self.forward.begun(fields, self.first_slopes))
         return to_end(self.forward, self.run, fields, self.samples, term)[1]
@@ -499,12 +499,14 @@ class Sweep:
     def reduced(self, fields: Fields, step: int, sums: Mapping[str, float]) -> dict[str, Any]:
         """Return the objective for these fields after a number of steps, and each of its reductions, by name. Collective.
 
-        ``sums`` are its sums over receivers, by the names of their nodes.
+        The fields are those of `with_data`. ``sums`` are its sums over receivers, by the names of their nodes.
         """
         trees, parameters = self.backward.problem.diagnostics, {**self.forward.problem.parameters, **sums}
-        return Diagnostics(trees, self.backward.diagnosed, parameters).evaluate(
-            {**fields, **self.data}, self.run.time_of(step)
-        )
+        return Diagnostics(trees, self.backward.diagnosed, parameters).evaluate(fields, self.run.time_of(step))
+
+    def with_data(self, fields: Fields, step: int) -> Fields:
+        """The fields after a number of steps with all others that the objective reads. Collective."""
+        return with_data(self.forward, fields, self.data, self.run.time_of(step))
 
     def terms(self, fields: Fields, step: int, sums: Mapping[str, float] = NO_SUMS) -> list[Term]:
         """Return what the fields after a number of steps add to the objective and its derivatives. Collective.
@@ -554,8 +556,8 @@ class Sweep:
     def reduced_term(self, fields: Fields, step: int, sums: Mapping[str, float]) -> Term:
         """The term of reductions over the grid in `terms`, and of ``sums`` over receivers, by the names of their nodes."""
         parameters, time = {**self.forward.problem.parameters, **sums}, self.run.time_of(step)
-        problem, given = self.backward.problem, {**fields, **self.data}
-        found = self.reduced(fields, step, sums)
+        problem, given = self.backward.problem, self.with_data(fields, step)
+        found = self.reduced(given, step, sums)
         value = self.finite(float(found[OBJECTIVE]), time)
         known: dict[Node, Any] = {**numpy_evaluate.by_node(parameters), Time(): time}
         known |= {part: found[f"{OBJECTIVE} {n}"] for n, part in enumerate(self.adjoint.reductions)}
@@ -598,17 +600,12 @@ class Sweep:
 
         They are those with respect to the extrema, ``slopes``, in the cells that have this value, divided equally among these.
         """
-        communicator, problem = self.forward.communicator, self.backward.problem
-        arrays = self.backward.derived[EXTREMA](fields, self.forward.problem.parameters, time)
-        kind_of = {SEED + str(n): part.kind for n, part in enumerate(self.adjoint.reductions)}
-        found = {}
-        for name, array in zip(problem.derived[EXTREMA], arrays, strict=True):
-            values = self.forward.block(array)
-            largest = values if kind_of[name] == "max" else -values
-            here = largest == communicator.maximum(np.array([largest.max(initial=-math.inf)]))[0]
-            cells = int(communicator.total(np.array([here.sum()]))[0])
-            found[name] = (here * (slopes[name] / max(cells, 1))).astype(self.forward.dtype)
-        return self.forward.put(found)
+        found = extreme_cells(self.backward, fields, self.forward.problem.parameters, time)
+        counts = self.forward.communicator.total(np.array([here.sum() for here in found.values()]))
+        shares = {name: slopes[name] / max(int(count), 1) for name, count in zip(found, counts, strict=True)}
+        return self.forward.put(
+            {name: (here * shares[name]).astype(self.forward.dtype) for name, here in found.items()}
+        )
 
     def without_series(self, found: Fields) -> tuple[Fields, dict[str, float]]:
         """Return the derivatives per cell by field, and the sums of those with respect to the values of series, by key.

@@ -15,6 +15,7 @@ from hpcstencil.adjoint.run_steps import RunSteps
 from hpcstencil.adjoint.tangent import Tangent
 from hpcstencil.distributed.device_grid import Body
 from hpcstencil.distributed.halo import Fields
+from hpcstencil.gradient.extreme_cells import with_data
 from hpcstencil.gradient.forward_run import to_end
 from hpcstencil.gradient.samples import Samples
 from hpcstencil.numerics.integrators import MEMORY
@@ -101,4 +102,5 @@ class TangentRun:
         """The derivative of what these fields, after a number of steps, add to the objective; see `to_end`. Collective."""
         simulation, problem = self.simulation, self.simulation.problem
         diagnostics = Diagnostics(problem.diagnostics, simulation.diagnosed, {**problem.parameters, **sums})
-        return float(diagnostics.evaluate({**fields, **self.data}, self.steps.time_of(step))[OBJECTIVE])
+        time = self.steps.time_of(step)
+        return float(diagnostics.evaluate(with_data(simulation, fields, self.data, time), time)[OBJECTIVE])

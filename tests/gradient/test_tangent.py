@@ -145,7 +145,9 @@ def test_a_product_of_the_hessian_is_the_derivative_of_the_gradient(integrator, 
 @pytest.mark.parametrize("integrator", ["euler", pytest.param("ab2", marks=pytest.mark.long)])
 def test_each_member_of_an_ensemble_has_the_bits_of_a_single_run(integrator):
     """Members differ in A, and so in u(0); D and v(0) are shared."""
-    given = {**GIVEN, "numerics": {**GIVEN["numerics"], "integrator": integrator}, "time": {"end": 0.003, "dt": 0.001}}
+    objective = {**GIVEN["objective"], "misfit": "integral((u - target)**2) + A*mean(v)**3 + max(u*v)**2"}
+    given = {**GIVEN, "objective": objective}
+    given |= {"numerics": {**GIVEN["numerics"], "integrator": integrator}, "time": {"end": 0.003, "dt": 0.001}}
     rates, names = [0.5, 0.3], ["equation.A", "equation.D", "initial.u"]
     with hs.Simulation({**given, "ensemble": {"equation.A": rates}}) as sim:
         shared, each = random_direction(sim, ["equation.D"]), random_direction(sim, ["initial.u"])["initial.u"]
@@ -372,13 +374,51 @@ def test_receivers_beside_solid_cells():
         assert product(sim.hessian_product(v), w) == pytest.approx(product(sim.hessian_product(w), v), rel=1e-10)
 
 
-def test_objectives_without_derivatives_along_a_direction():
-    sentence = r"derivatives along a direction are not available yet of max\(\)"
-    with (
-        hs.Simulation({**GIVEN, "objective": {"J": "max(u)"}}) as sim,
-        pytest.raises(hs.InputError, match=sentence),
-    ):
-        sim.tangent({"equation.A": 1.0})
+@pytest.mark.parametrize(("kernel", "solid"), [("shift", {}), ("native", {"mask": {"solid": "x > 0.9"}})])
+def test_extrema_of_several_states(kernel, solid):
+    given = {
+        **GIVEN,
+        **solid,
+        "equation": {"name": "custom", "A": 0.5, "rhs": {"u": "0.02*laplacian(u) + A*u*v", "v": "dx(u) - v**3"}},
+        "initial": {"u": "0.3*sin(9*x) + 0.7*x", "v": "cos(5*x)"},
+        "boundary": {"x": {"neumann": 0.1}},
+        "numerics": {**GIVEN["numerics"], "kernel": kernel},
+        "objective": {"J": {"sum": "log(2 + max(u**2 + dx(v)))*mean(v) + A*min(u*v)**2", "every_steps": 4}},
+        "gradient": {"of": ["initial.u", "equation.A"]},
+    }
+    slope, expected = along_the_gradient(given)
+    assert slope == pytest.approx(expected, rel=1e-11) != 0
+    with hs.Simulation(given) as sim:
+        v, w = (random_direction(sim, given["gradient"]["of"], seed) for seed in (1, 2))
+        of_v, of_w, start = sim.hessian_product(v), sim.hessian_product(w), np.array(sim["u"])
+    assert product(of_v, w) == pytest.approx(product(of_w, v), rel=1e-10) != 0
+
+    def slope_along_w(step):
+        with hs.Simulation({**given, "equation": {**given["equation"], "A": 0.5 + step * v["equation.A"]}}) as sim:
+            sim["u"] = start + step * v["initial.u"]
+            return sim.tangent(w)["J"]
+
+    h = 1e-5
+    assert product(of_v, w) == pytest.approx((slope_along_w(h) - slope_along_w(-h)) / (2 * h), rel=1e-6)
+
+
+@pytest.mark.parametrize("kernel", ["shift", "native"])
+def test_equal_extrema_have_equal_shares(kernel):
+    """u decays by a factor f, and is 1 in n cells at t = 0. In others sqrt(u) has no finite derivative."""
+    given = {
+        "grid": GIVEN["grid"],
+        "equation": {"name": "custom", "rhs": {"u": "-u"}},
+        "initial": {"u": "where(x > 0.5, 1, 0)"},
+        "numerics": {"kernel": kernel, "precision": "float64", "integrator": "euler"},
+        "time": {"end": 0.05, "dt": 0.01},
+        "objective": {"J": "max(sqrt(u))"},
+    }
+    n, f, direction = 7, 0.99**5, np.random.default_rng(3).standard_normal(N)
+    with hs.Simulation(given) as sim:
+        slope, found = (method({"initial.u": direction}) for method in (sim.tangent, sim.hessian_product))
+    assert slope["J"] == pytest.approx(np.sqrt(f) / 2 * direction[-n:].mean(), rel=1e-13)
+    assert np.allclose(found["initial.u"][-n:], -np.sqrt(f) / (4 * n) * direction[-n:], rtol=1e-13)
+    assert not found["initial.u"][:-n].any()
 
 
 def test_an_objective_is_needed_for_the_hessian_alone():

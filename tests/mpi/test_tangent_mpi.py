@@ -12,9 +12,9 @@ from hpcstencil.simulation.state import State
 
 pytestmark = [pytest.mark.mpi]
 
-RECEIVERS = {  # on both sides of the ranks' common faces
+RECEIVERS = {  # on both sides of the ranks' common faces; the cells at the end of x are all extreme
     "probes": {"p": {"field": "u", "x": [0.35, 0.9, 1.2], "y": [0.3, 0.74, 1.1], "every_steps": 2}},
-    "objective": {"misfit": "sqrt(1 + sum((A*p - 0.2)**2)) + integral((u - 0.3*(1 + x*y/4))**2)"},
+    "objective": {"misfit": "sqrt(1 + sum((A*p - 0.2)**2)) + integral((u - 0.3*(1 + x*y/4))**2) + max(A*x)*min(u - v)"},
 }
 DIRECTION = {"initial.u": "sin(7*x)*y", "equation.A": 0.3}
 
