@@ -27,9 +27,11 @@ def extreme_cells(simulation: Simulation, fields: Fields, parameters: Parameters
     return {name: block == high for name, block, high in zip(trees, blocks, largest, strict=True)}
 
 
-def with_data(simulation: Simulation, fields: Fields, data: Fields, time: float) -> Fields:
-    """Return the fields together with all others that the objective of a problem reads: its data, and for a tangent the cells
-    of extrema. Collective."""
+def objective_fields(simulation: Simulation, fields: Fields, data: Fields, time: float) -> Fields:
+    """Return all fields that the objective of a problem reads: ``fields``, its data, for a tangent the cells of extrema.
+
+    Collective.
+    """
     given = {**fields, **data}
     cells = extreme_cells(simulation, given, simulation.problem.parameters, time)
     return given | simulation.put({name: here.astype(simulation.dtype) for name, here in cells.items()})

@@ -38,7 +38,7 @@ from hpcstencil.backends.backend import Injection, Reductions
 from hpcstencil.distributed.device_grid import Body
 from hpcstencil.distributed.halo import Fields
 from hpcstencil.gradient.derivative_sums import largest_of, reductions_of, sums_of
-from hpcstencil.gradient.extreme_cells import extreme_cells, with_data
+from hpcstencil.gradient.extreme_cells import extreme_cells, objective_fields
 from hpcstencil.gradient.forward_run import call_recorded, to_end
 from hpcstencil.gradient.sample_derivatives import SampleDerivatives
 from hpcstencil.gradient.samples import Samples
@@ -425,7 +425,7 @@ class Sweep:
         """Return the objective for a run that begins with ``fields`` at t = 0. Collective. The fields are kept."""
 
         def term(fields: Fields, step: int, sums: Mapping[str, float]) -> float:
-            return float(self.reduced(self.with_data(fields, step), step, sums)[OBJECTIVE])
+            return float(self.reduced(self.objective_fields(fields, step), step, sums)[OBJECTIVE])
 
         fields = self.copied(self.forward.begun(fields, self.first_slopes))
         return to_end(self.forward, self.run, fields, self.samples, term)[1]
@@ -499,14 +499,14 @@ class Sweep:
     def reduced(self, fields: Fields, step: int, sums: Mapping[str, float]) -> dict[str, Any]:
         """Return the objective for these fields after a number of steps, and each of its reductions, by name. Collective.
 
-        The fields are those of `with_data`. ``sums`` are its sums over receivers, by the names of their nodes.
+        The fields are those of `objective_fields`. ``sums`` are its sums over receivers, by the names of their nodes.
         """
         trees, parameters = self.backward.problem.diagnostics, {**self.forward.problem.parameters, **sums}
         return Diagnostics(trees, self.backward.diagnosed, parameters).evaluate(fields, self.run.time_of(step))
 
-    def with_data(self, fields: Fields, step: int) -> Fields:
+    def objective_fields(self, fields: Fields, step: int) -> Fields:
         """The fields after a number of steps with all others that the objective reads. Collective."""
-        return with_data(self.forward, fields, self.data, self.run.time_of(step))
+        return objective_fields(self.forward, fields, self.data, self.run.time_of(step))
 
     def terms(self, fields: Fields, step: int, sums: Mapping[str, float] = NO_SUMS) -> list[Term]:
         """Return what the fields after a number of steps add to the objective and its derivatives. Collective.
@@ -556,7 +556,7 @@ class Sweep:
     def reduced_term(self, fields: Fields, step: int, sums: Mapping[str, float]) -> Term:
         """The term of reductions over the grid in `terms`, and of ``sums`` over receivers, by the names of their nodes."""
         parameters, time = {**self.forward.problem.parameters, **sums}, self.run.time_of(step)
-        problem, given = self.backward.problem, self.with_data(fields, step)
+        problem, given = self.backward.problem, self.objective_fields(fields, step)
         found = self.reduced(given, step, sums)
         value = self.finite(float(found[OBJECTIVE]), time)
         known: dict[Node, Any] = {**numpy_evaluate.by_node(parameters), Time(): time}

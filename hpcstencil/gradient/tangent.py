@@ -15,7 +15,7 @@ from hpcstencil.adjoint.run_steps import RunSteps
 from hpcstencil.adjoint.tangent import Tangent
 from hpcstencil.distributed.device_grid import Body
 from hpcstencil.distributed.halo import Fields
-from hpcstencil.gradient.extreme_cells import with_data
+from hpcstencil.gradient.extreme_cells import objective_fields
 from hpcstencil.gradient.forward_run import to_end
 from hpcstencil.gradient.samples import Samples
 from hpcstencil.numerics.integrators import MEMORY
@@ -103,4 +103,4 @@ class TangentRun:
         simulation, problem = self.simulation, self.simulation.problem
         diagnostics = Diagnostics(problem.diagnostics, simulation.diagnosed, {**problem.parameters, **sums})
         time = self.steps.time_of(step)
-        return float(diagnostics.evaluate(with_data(simulation, fields, self.data, time), time)[OBJECTIVE])
+        return float(diagnostics.evaluate(objective_fields(simulation, fields, self.data, time), time)[OBJECTIVE])

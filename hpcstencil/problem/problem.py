@@ -64,7 +64,8 @@ class Problem:
     ``members``         the problem of each member of an ensemble, else empty
     ``mask``            the solid cells, or None
     ``receivers``       the receivers of each table of [probes], by name
-    ``derived``         expressions of streams, by dotted key of their table, then by name; and `probed`, by the key PROBED
+    ``derived``         expressions of streams, by dotted key of their table, then by name; `probed`, by the key PROBED; and
+                        those of `Adjoint` and `Tangent`
     ``objective``       the objective of [objective], a tree of reductions and of the sums in ``misfit``, by its name; empty
                         if there is none
     ``misfit``          the sums over receivers in the objective, or None
