@@ -1,10 +1,13 @@
 """The blocked drivers of native code agree bit for bit with plain loops over steps, passes and cells."""
 
+import ctypes
+
 import numpy as np
 import pytest
 from support import problem_of, simulation_of, stepped, steps_in_place
 
 from hpcstencil.adjoint.problem import adjoint_of
+from hpcstencil.backends.native.compiler import begun
 from hpcstencil.backends.native.program import program, with_driver
 
 WALLS = {"x": {"dirichlet": "0.1*t"}, "y": "periodic", "z": {"neumann": 0.2}}
@@ -163,6 +166,33 @@ def test_blocked_drivers_give_the_bits_of_the_reference(name, monkeypatch, cache
         for field, block in result(blocked, threads).items():
             assert np.isfinite(block).all()
             assert np.array_equal(block, expected[field]), (threads, field, np.abs(block - expected[field]).max())
+
+
+SEARCHED = (  # in tiles, then in place
+    "3-D, derivatives of derivatives",
+    "3-D Gray-Scott reversed",
+    "3-D in place, passes joined, walls that change in time",
+    "3-D in place, passes joined, open ends",
+)
+
+
+@pytest.mark.parametrize("name", SEARCHED)
+def test_blockings_that_calls_measure_give_the_bits_of_the_reference(name, monkeypatch, cache_of_a_mebibyte):
+    problem, steps = case(name), 1 if name in REVERSED else 17
+    blocked = program(problem)
+    simulation = simulation_of(problem, kernel="native")
+    assert steps_in_place(simulation) == ("in place" in name)
+    with monkeypatch.context() as only_here:
+        reference = with_driver(blocked, "reference")
+        only_here.setattr("hpcstencil.backends.native.backend.program", lambda _: reference)
+        expected = stepped(problem, simulation_of(problem, kernel="native"), steps, 1e-3)
+    library = begun(blocked.text, blocked.driver).result()
+    monkeypatch.setattr(ctypes.c_double.in_dll(library, "least_measured"), "value", 0.0)
+    before = library.blockings_measured()
+    for _ in range(12):
+        for field, block in stepped(problem, simulation, steps, 1e-3).items():
+            assert np.array_equal(block, expected[field]), field
+    assert library.blockings_measured() >= before + 3
 
 
 def test_an_unknown_driver_is_an_error():

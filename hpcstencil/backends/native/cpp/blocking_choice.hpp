@@ -27,6 +27,26 @@ static long fields_outside_layers() {
     return sum;
 }
 
+// The tiles along the first axis, where there are ``others`` along the other two: so many that all threads are busy.
+static long parts_of_first_axis(const Call& call, long others, long threads) {
+    long parts = 1;
+    while (parts * others % threads && parts * others < 4 * threads && call.count[0] / (parts + 1) >= 16) parts++;
+    return parts;
+}
+
+// Whether tiles may be this small along an axis.
+static bool may_divide(const Call& call, int axis, long parts) {
+    return parts == 1 || call.count[axis] / parts >= (axis == 1 ? 8 : 256);
+}
+
+// The bytes of a tile's rings, where axes 1 and 2 are divided into p1 and p2 tiles.
+static double bytes_of_rings(const Call& call, const Pipeline& pipe, long p1, long p2) {
+    return (double)pipe.cells((call.count[1] + p1 - 1) / p1, (call.count[2] + p2 - 1) / p2,
+                              p1 == 1 && needs_no_neighbours(call, 1), p2 == 1 && needs_no_neighbours(call, 2),
+                              call.count[1] == 1 ? 0 : IN_LAYERS)
+           * sizeof(real);
+}
+
 // The cheapest number of steps per sweep and division into tiles, by work per cell and step. With ``one_sweep``, one
 // sweep takes all steps, because the received ghost cells are used up after it.
 static Blocking cheapest_tiles(const Call& call, long steps, bool one_sweep, long threads) {
@@ -38,14 +58,11 @@ static Blocking cheapest_tiles(const Call& call, long steps, bool one_sweep, lon
     double near = max(6, 3 * call.l3_bytes / (4 * call.l2_bytes));
     for_steps(steps, one_sweep, [&](long t) {
         pipe.lay_out(t, has_boundary(call, 0), call.section, {}, 0, all_evaluations(call));
-        for (long p2 = 1; p2 == 1 || call.count[2] / p2 >= 256; p2 *= 2)
-            for (long p1 = 1; p1 == 1 || call.count[1] / p1 >= 8; p1++) {
+        for (long p2 = 1; may_divide(call, 2, p2); p2 *= 2)
+            for (long p1 = 1; may_divide(call, 1, p1); p1++) {
                 long tile1 = (call.count[1] + p1 - 1) / p1, tile2 = (call.count[2] + p2 - 1) / p2;
-                double bytes = pipe.cells(tile1, tile2, p1 == 1 && needs_no_neighbours(call, 1),
-                                          p2 == 1 && needs_no_neighbours(call, 2), flat ? 0 : IN_LAYERS)
-                               * sizeof(real);
-                long p0 = 1, tiles = p1 * p2;
-                while (p0 * tiles % threads && p0 * tiles < 4 * threads && call.count[0] / (p0 + 1) >= 16) p0++;
+                double bytes = bytes_of_rings(call, pipe, p1, p2);
+                long tiles = p1 * p2, p0 = parts_of_first_axis(call, tiles, threads);
                 double work = 0, tile0 = (double)call.count[0] / p0;
                 for (int q = 1; q < pipe.levels; q++) {
                     const long* reach = pipe.level[q].reach;
@@ -87,6 +104,31 @@ static double spill_factor(double full, bool flat, long deep, bool far) {
 // rows are limited by memory sooner.
 static double memory_cost(bool flat) { return flat ? 1.4 : STATEMENTS < 20 ? 0.75 : 15 / STATEMENTS; }
 
+// Whether the parts of threads meet at seams when they step in place.
+static bool has_seams(const Call& call, long threads) { return !LAYERS && (threads > 1 || call.wraps[0]); }
+
+// Whether a sweep can take t steps in place. Lays out the pipeline and the drift of the sweep that most work is for.
+static bool is_possible_in_place(const Call& call, long t, long threads, Pipeline& pipe, FieldDrift& field_drift) {
+    const Level& first = pipe.level[0];
+    double tile0 = (double)call.count[0] / threads;
+    // Sweeps that record fields; that of a call with one sweep; those of a call with many, which most work is for.
+    for (int joins = JOINS_STEPS ? 0 : 2; joins < 3; joins++) {
+        const bool joined = JOINS_STEPS && joins == 2;
+        pipe.lay_out(t, has_boundary(call, 0), nullptr, {joined, joined}, joins ? 0 : ALL_APART,
+                     JOINS_STEPS && joins ? Evaluations{} : all_evaluations(call));
+        if (tile0 < 2.0 * first.reach[0] || call.count[1] < 2 * first.reach[1]
+            || !field_drift.lay_out(pipe, call.count[1] == 1))
+            return false;
+        // On a periodic axis no part comes last, so each has to hand over the planes of all levels before it takes any.
+        const long round = BY_PLANES ? MOST_GROUPS * AT_ONCE : AT_ONCE;
+        if (has_seams(call, threads) && call.wraps[0] && tile0 < 3.0 * first.reach[0] + first.ahead + 2.0 * round)
+            return false;
+    }
+    return true;
+}
+
+constexpr long LEAST_ROWS = 8, MOST_ROWS = 96;  // of a tile in place, where planes are not single rows
+
 // The cheapest number of steps per sweep and of rows per tile, for steps in place. ``rows`` is 0 where these are
 // impossible.
 static Blocking cheapest_in_place(const Call& call, long steps, bool given, long threads) {
@@ -96,22 +138,11 @@ static Blocking cheapest_in_place(const Call& call, long steps, bool given, long
     FieldDrift& field_drift = *new FieldDrift();
     bool flat = call.count[1] == 1;
     long moved = fields_outside_layers();
-    const bool seams = !LAYERS && (threads > 1 || call.wraps[0]);
+    const bool seams = has_seams(call, threads);
     for_steps(steps, given, [&](long t) {
+        if (!is_possible_in_place(call, t, threads, pipe, field_drift)) return;
         const Level& first = pipe.level[0];
         double tile0 = (double)call.count[0] / threads;
-        // Sweeps that record fields; that of a call with one sweep; those of a call with many, which most work is for.
-        for (int joins = JOINS_STEPS ? 0 : 2; joins < 3; joins++) {
-            const bool joined = JOINS_STEPS && joins == 2;
-            pipe.lay_out(t, has_boundary(call, 0), nullptr, {joined, joined}, joins ? 0 : ALL_APART,
-                         JOINS_STEPS && joins ? Evaluations{} : all_evaluations(call));
-            if (tile0 < 2.0 * first.reach[0] || call.count[1] < 2 * first.reach[1] || !field_drift.lay_out(pipe, flat))
-                return;
-            // On a periodic axis no part comes last, so each has to hand over the planes of all levels before it takes
-            // any.
-            const long round = BY_PLANES ? MOST_GROUPS * AT_ONCE : AT_ONCE;
-            if (seams && call.wraps[0] && tile0 < 3.0 * first.reach[0] + first.ahead + 2.0 * round) return;
-        }
         // Ends of a part, along the first axis and in all along the second, where cells of others are computed.
         bool outside0 = !needs_no_neighbours(call, 0) || (call.wraps[0] && !seams);
         long neighbours0 = threads == 1 ? 2 * outside0 : LAYERS ? 2 : outside0,
@@ -128,7 +159,7 @@ static Blocking cheapest_in_place(const Call& call, long steps, bool given, long
             (neighbours0 + 2 * seams) * first.reach[0] / tile0 + neighbours1 * (double)first.reach[1] / call.count[1];
         for (int f = 0; f < FIELDS; f++)
             if (!layers_of[f]) planes += first.ahead + field_drift.after[pipe.levels - 1][f].planes + 2 * AT_ONCE;
-        for (long rows = flat ? 1 : 8; rows <= (flat ? 1 : 96); rows += max(1, rows / 3)) {
+        for (long rows = flat ? 1 : LEAST_ROWS; rows <= (flat ? 1 : MOST_ROWS); rows += max(1, rows / 3)) {
             double bytes = planes * (rows + 2.0 * deep) * round_up(call.count[2], LANES) * sizeof(real);
             double cost =
                 work * spill_factor(bytes / call.l2_bytes, flat, deep, call.l3_is_far) * (1 + 0.85 * deep / rows)
@@ -196,34 +227,4 @@ extern "C" int64_t cells_beside_fields(const int64_t* count, const int64_t* wrap
     for (long n = 0; n < threads; n++) cells += wavefront.lay_out_part(n, wavefront.part[n]);
     delete &wavefront;
     return cells;
-}
-
-// The same as `cheapest_blocking`, with a cache of the last 32 results.
-static Blocking choose_blocking(const Call& call, long steps, long threads) {
-    struct Asked {
-        long key[17];
-        Blocking answer;
-    };
-    static Asked asked[32];
-    static long next = 0;
-    bool one_sweep = call.edges || is_part(call) || call.section;
-    if (call.edges) steps = (steps + sweeps_between(call, steps) - 1) / sweeps_between(call, steps);
-    long key[17] = {
-        min(steps, MAX_STEPS), call.edges ? 1 + call.every : -one_sweep, threads, call.count[0], call.count[1],
-        call.count[2]};
-    for (int a = 0; a < AXES; a++)
-        key[6 + a] = call.wraps[a], key[9 + a] = 2 * call.boundary[a][0] + call.boundary[a][1];
-    key[12] = call.l2_bytes, key[13] = call.l3_is_far, key[14] = call.section ? call.section[1] : 0;
-    key[15] = call.l3_bytes, key[16] = hash_of_inputs(call);
-    pthread_mutex_lock(&free_list_lock);
-    for (const Asked& known : asked)
-        if (!memcmp(known.key, key, sizeof key)) {
-            Blocking answer = known.answer;
-            pthread_mutex_unlock(&free_list_lock);
-            return answer;
-        }
-    Blocking answer = cheapest_blocking(call, steps, one_sweep, threads);
-    memcpy(asked[next % 32].key, key, sizeof key), asked[next % 32].answer = answer, next++;
-    pthread_mutex_unlock(&free_list_lock);
-    return answer;
 }

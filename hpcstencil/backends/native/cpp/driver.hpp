@@ -1,6 +1,6 @@
 // The driver that runs a generated step on one block. It takes many steps per sweep through memory, either in tiles
-// (tiled_driver.hpp) or in place (wavefront.hpp), whichever costs less (blocking_choice.hpp). Grids with fewer than
-// three axes have length 1 along the others.
+// (tiled_driver.hpp) or in place (wavefront.hpp), whichever costs less (blocking_choice.hpp, blocking_search.hpp).
+// Grids with fewer than three axes have length 1 along the others.
 //
 // The planes of the first axis stream through levels: a load, the passes of step 1, those of step 2, ..., a store.
 // Each level computes a plane as soon as its inputs are ready. Only a few planes lie between two levels, so they stay
@@ -12,7 +12,7 @@
 #include <sys/mman.h>
 
 #include "tiled_driver.hpp"
-#include "blocking_choice.hpp"
+#include "blocking_search.hpp"
 
 static void publish_first_edges(const Call& call, long sweeps, long threads, bool non_temporal) {
     EdgeExchange::Stored done;
@@ -44,7 +44,7 @@ static void prepare_memory(const Call& call, long threads, CallMemory* memory) {
     for (int f = 0; f < FIELDS; f++)
         if (call.fields[f] != call.results[f])
             copy((real*)call.results[f], (const real*)call.fields[f], cells_of(call));
-    Blocking blocking = choose_blocking(call, call.edges ? call.every : MAX_STEPS, threads);
+    Blocking blocking = first_blocking(call, call.edges ? call.every : MAX_STEPS, threads);
     if (!blocking.rows) return;
     Wavefront& wavefront = *new Wavefront(call, blocking);
     wavefront.on_threads(threads, [&](long n) { wavefront.allocate_part(n, memory->thread[n]); });
@@ -83,8 +83,13 @@ extern "C" int64_t advance(const Call* given) {
     CallMemory* memory = borrow();
     ask_for_large_pages(call);
     if (call.edges) publish_first_edges(call, sweeps_between(call, steps), threads, non_temporal);
-    Blocking blocking = choose_blocking(call, steps, threads);
-    (blocking.rows ? step_in_place : step_in_tiles)(call, blocking, steps, threads, non_temporal, memory);
+    const ChosenBlocking chosen = choose_blocking(call, steps, threads);
+    // Without the time of waiting for neighbours, whose blockings have searches of their own.
+    auto now = [&] { return seconds_now() - (call.edges ? call.edges->waited : 0); };
+    const double begun = now();
+    (chosen.blocking.rows ? step_in_place : step_in_tiles)(
+        call, chosen.blocking, steps, threads, non_temporal, memory);
+    note_time(call, chosen, steps, threads, now() - begun);
     if (call.edges) call.edges->end(call);
     give_back(memory);
     return call.edges ? mpi_has_failed() : 0;
