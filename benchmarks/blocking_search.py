@@ -1,9 +1,9 @@
 """Measure what the search for a faster blocking gains over the choice of the cost model, in interleaved rounds.
 
 Each row runs in a process of its own. When its searches have ended, calls with the blockings that they found take turns with
-calls with the choice of the cost model. Float32, native code.
+calls with the choice of the cost model. The inputs are those of `gradient.py`. Float32, native code.
 
-.venv/bin/python benchmarks/blocking_search.py [rounds] [case ...]
+.venv/bin/python benchmarks/blocking_search.py [rounds] [row ...]
 """
 
 from __future__ import annotations
@@ -14,53 +14,31 @@ import json
 import math
 import statistics
 import sys
-import time
+from functools import partial
 from typing import Any
 
 from common import machine, output_of, software
+from gradient import seconds, tables
 
-SECONDS = 0.2  # of a call
-QUIET = 20  # calls after which a search has ended if they measured no other blocking; 2 gradients have many calls
-SPOT = "exp(-((x - 60)**2 + (y - 60)**2 + (z - 60)**2)/300)"
-LINE = {"field": "p", "x": [float(n) for n in range(10, 110, 2)], "y": 40.0, "z": 60.0}
-
-
-def case(name: str) -> tuple[dict[str, Any], bool]:
-    """Return (the input of a row, whether its gradient is measured)."""
-    import numpy as np
-
-    what, cells, method = name.split(", ")
-    n = int(cells)
-    made: dict[str, Any] = {
-        "grid": {"shape": [n] * 3},
-        "numerics": {"integrator": method, "kernel": "native"},
-        "time": {"end": 10.0 if "gradient" in what else 1e9, "dt": 0.1},
-        **EQUATIONS[what.removesuffix(" gradient")],
-    }
-    if what.startswith("acoustic"):
-        made["equation"] = {**made["equation"], "c": np.linspace(0.8, 1.0, n)[:, None, None] * np.ones((n, n, n))}
-        made["numerics"]["order"] = 4
-    if what == "acoustic gradient":
-        made |= {"probes": {"line": LINE}, "objective": {"J": "sum(line**2)"}, "gradient": {"of": ["equation.c"]}}
-    elif what == "Gray-Scott gradient":
-        made |= {"objective": {"J": "integral(v**2)"}, "gradient": {"of": ["equation.F", "equation.k"]}}
-    return made, "gradient" in what
-
-
-EQUATIONS = {
-    "heat": {"equation": {"name": "heat", "D": 0.5}, "initial": {"u": SPOT}},
-    "Gray-Scott": {"equation": {"name": "gray_scott"}, "initial": {"u": "1 - 0.5*" + SPOT, "v": SPOT}},
-    "acoustic": {"equation": {"name": "acoustic"}, "initial": {"p": SPOT}},
+SECONDS = 0.2  # of a call of a plain run
+STEPS, STATES = 100, 20  # of a gradient
+QUIET, QUIET_GRADIENTS = 20, 2  # runs after which the searches have ended if none of them measured another blocking
+# row: (case of gradient.py, cells per axis, other numerics, whether its gradient is measured)
+ROWS: dict[str, tuple[str, int, dict[str, Any], bool]] = {
+    "heat, 256³, euler": ("heat", 256, {}, False),
+    "acoustic, 128³, leapfrog": ("model", 128, {"order": 4}, False),
+    "acoustic, 256³, leapfrog": ("model", 256, {"order": 4}, False),
+    "Gray-Scott, 160³, ssprk3": ("euler", 160, {"integrator": "ssprk3"}, False),
+    "Gray-Scott, 160³, rk4": ("rk4", 160, {}, False),
+    "gradient: acoustic, 128³, leapfrog": ("receivers", 128, {"order": 4}, True),
+    "gradient: acoustic, 192³, leapfrog": ("receivers", 192, {"order": 4}, True),
+    "gradient: Gray-Scott, 128³, euler": ("euler", 128, {}, True),
+    "gradient: Gray-Scott, 128³, rk4": ("rk4", 128, {}, True),
 }
-CASES = (
-    "heat, 256, euler", "acoustic, 128, leapfrog", "acoustic, 256, leapfrog", "Gray-Scott, 160, ssprk3", "Gray-Scott, 160, rk4",
-    "acoustic gradient, 128, leapfrog", "acoustic gradient, 192, leapfrog", "Gray-Scott gradient, 128, euler",
-    "Gray-Scott gradient, 128, rk4",
-)  # fmt: skip
 
 
 def measure(name: str, rounds: int) -> None:
-    """Print the seconds per round with the choice of the cost model, and with the blocking that was found, as JSON."""
+    """Print the seconds of each round with the choice of the cost model, and with the blockings that were found, as JSON."""
     from hpcstencil.backends.native import compiler
 
     libraries, loaded = list[ctypes.CDLL](), compiler.library
@@ -73,40 +51,40 @@ def measure(name: str, rounds: int) -> None:
     compiler.library = library
     import hpcstencil as hs
 
-    tables, gradient = case(name)
-    with hs.Simulation(tables) as sim:
-        sim.value_and_gradient() if gradient else sim.step(16)
-        began = time.perf_counter()
-        sim.value_and_gradient() if gradient else sim.step(16)
-        steps = max(16, int(16 * SECONDS / (time.perf_counter() - began)) // 16 * 16)
-
+    case, cells, numerics, gradient = ROWS[name]
+    given = tables(case, cells, STEPS, STATES)
+    given["numerics"] |= {**numerics, "kernel": "native"}
+    if not gradient:
+        given["time"]["end"] = 1e9
+    with hs.Simulation(given) as sim:
+        run = sim.value_and_gradient if gradient else partial(sim.step, 16)
+        run()
+        if not gradient:
+            run = partial(sim.step, 16 * max(1, int(SECONDS / seconds(run))))
         switches = [ctypes.c_double.in_dll(library, "least_measured") for library in libraries]
         least = switches[0].value
 
-        def seconds(searching: bool) -> float:
-            for each in switches:
-                each.value = least if searching else math.inf
-            began = time.perf_counter()
-            sim.value_and_gradient() if gradient else sim.step(steps)
-            return time.perf_counter() - began
+        def timed(searching: bool) -> float:
+            for switch in switches:
+                switch.value = least if searching else math.inf
+            return seconds(run)
 
-        measured, quiet = 0, 0
-        while quiet < (2 if gradient else QUIET):
-            seconds(True)
-            now = sum(library.blockings_measured() for library in libraries)
-            measured, quiet = now, quiet + 1 if now == measured else 0
+        known, quiet = 0, 0
+        while quiet < (QUIET_GRADIENTS if gradient else QUIET):
+            timed(True)
+            before, known = known, sum(library.blockings_measured() for library in libraries)
+            quiet = quiet + 1 if known == before else 0
         found = []
-        for _ in range(rounds):
-            first = seconds(len(found) % 2 == 0)
-            second = seconds(len(found) % 2 == 1)
-            found.append((second, first) if len(found) % 2 == 0 else (first, second))
+        for n in range(rounds):
+            took = {searching: timed(searching) for searching in (n % 2 == 0, n % 2 == 1)}
+            found.append((took[False], took[True]))
     print(json.dumps(found))
 
 
 def main(rounds: int, names: list[str]) -> None:
     print(f"{machine()}; {software()}; {datetime.date.today()}. Medians of {rounds} round(s).\n")
-    print("| case | by the cost model, s | found, s | ratio |\n|---|---|---|---|")
-    for name in names or CASES:
+    print("| row | by the cost model, s | found, s | ratio |\n|---|---|---|---|")
+    for name in names or ROWS:
         pairs = json.loads(output_of([sys.executable, __file__, "measure", name, str(rounds)]).splitlines()[-1])
         chosen, found = (statistics.median(column) for column in zip(*pairs, strict=True))
         ratio = statistics.median(one / other for one, other in pairs)

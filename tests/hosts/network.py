@@ -133,8 +133,8 @@ class TwoHosts:
             _left(keeper)
         if self.switch is not None:
             _left(self.switch)
-        for name in self.names:  # nobody else measures on these hosts
-            if path := store():
+        if path := store():  # nobody else measures on these hosts
+            for name in self.names:
                 path.with_name(f"calibration-{name}.json").unlink(missing_ok=True)
 
     def _on(self, host: int, *arguments: str) -> None:

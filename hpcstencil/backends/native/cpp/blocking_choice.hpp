@@ -27,14 +27,14 @@ static long fields_outside_layers() {
     return sum;
 }
 
-// The tiles along the first axis, where there are ``others`` along the other two: so many that all threads are busy.
+// The number of tiles along the first axis that keeps all threads busy, for ``others`` along the other two axes.
 static long parts_of_first_axis(const Call& call, long others, long threads) {
     long parts = 1;
     while (parts * others % threads && parts * others < 4 * threads && call.count[0] / (parts + 1) >= 16) parts++;
     return parts;
 }
 
-// Whether tiles may be this small along an axis.
+// Whether tiles are long enough if an axis is divided into this many ``parts``.
 static bool may_divide(const Call& call, int axis, long parts) {
     return parts == 1 || call.count[axis] / parts >= (axis == 1 ? 8 : 256);
 }
@@ -107,11 +107,12 @@ static double memory_cost(bool flat) { return flat ? 1.4 : STATEMENTS < 20 ? 0.7
 // Whether the parts of threads meet at seams when they step in place.
 static bool has_seams(const Call& call, long threads) { return !LAYERS && (threads > 1 || call.wraps[0]); }
 
-// Whether a sweep can take t steps in place. Lays out the pipeline and the drift of the sweep that most work is for.
+// Whether a sweep can take t steps in place. Lays out the pipeline and the drift for the sweeps that do
+// most of the work.
 static bool is_possible_in_place(const Call& call, long t, long threads, Pipeline& pipe, FieldDrift& field_drift) {
     const Level& first = pipe.level[0];
     double tile0 = (double)call.count[0] / threads;
-    // Sweeps that record fields; that of a call with one sweep; those of a call with many, which most work is for.
+    // Sweeps that record fields; that of a call with one sweep; those of a call with many, which do most of the work.
     for (int joins = JOINS_STEPS ? 0 : 2; joins < 3; joins++) {
         const bool joined = JOINS_STEPS && joins == 2;
         pipe.lay_out(t, has_boundary(call, 0), nullptr, {joined, joined}, joins ? 0 : ALL_APART,

@@ -38,9 +38,9 @@ struct BlockingSearch {
     void took(int number, long steps, double seconds, Beside beside) {
         Candidate& mine = candidates[number];
         if (!mine.calls_left || (count == 1 && seconds < least_measured)) return;
-        const bool grows = mine.calls_left == CALLS;  // memory may, in the first call, which then takes longer
+        const bool is_first = mine.calls_left == CALLS;  // the first call may allocate memory
         mine.seconds = std::min(mine.seconds, seconds / steps);
-        const bool bad = !grows && mine.seconds > BAD * candidates[best].seconds;
+        const bool bad = !is_first && mine.seconds > BAD * candidates[best].seconds;
         mine.calls_left = bad || seconds > LONG ? 0 : mine.calls_left - 1;
         int fastest = best;
         for (int n = 0; n < count; n++) {
@@ -60,11 +60,11 @@ struct BlockingSearch {
     }
 };
 
-constexpr double MOST_RINGS = 8;  // memory of a tile's rings that a search may choose, in second-level caches
+constexpr double MOST_RINGS = 8;  // the largest rings of a tile in a search, relative to the second-level cache
 
-// The blockings beside one, also in tiles or also in place: with half, twice and four times as many rows per tile
-// (cells, where planes are single rows), and with half and twice as many steps per sweep, up to ``most``. With
-// ``given``, the steps stay.
+// The blockings beside one, with half, twice and four times as many rows per tile (cells, where planes are single
+// rows), and with half and twice as many steps per sweep, up to ``most``. With ``given``, the steps stay. Tiles stay
+// tiles, and steps in place stay in place.
 static std::vector<Blocking> beside(const Call& call, const Blocking& from, long most, bool given, long threads) {
     std::vector<Blocking> found;
     const bool flat = call.count[1] == 1;
@@ -102,7 +102,7 @@ static std::vector<Blocking> beside(const Call& call, const Blocking& from, long
     return found;
 }
 
-// A blocking for one call, and what to tell its search: which candidate it is, and the number of the search.
+// The blocking of one call, which candidate it is, and the number of its search.
 struct ChosenBlocking {
     Blocking blocking;
     int candidate;
@@ -116,7 +116,7 @@ struct KnownSearch {
 };
 static KnownSearch known_searches[32];
 static long searches_begun = 0, searches_used = 0;
-static pthread_mutex_t searches_lock = PTHREAD_MUTEX_INITIALIZER;  // held by those who use the three above
+static pthread_mutex_t searches_lock = PTHREAD_MUTEX_INITIALIZER;  // for the three variables above
 
 static bool takes_one_sweep(const Call& call) { return call.edges || is_part(call) || call.section; }
 
@@ -125,7 +125,8 @@ static long steps_of_sweep(const Call& call, long steps) {
     return call.edges ? (steps + sweeps_between(call, steps) - 1) / sweeps_between(call, steps) : steps;
 }
 
-// The search for calls like this one. A new one takes the place of the one that was not used for the longest time.
+// The search for calls like this one. A new search replaces the one that was used least recently. Calls with more than
+// a few sweeps are alike.
 static KnownSearch& search_for(const Call& call, long call_steps, long threads) {
     const long steps = steps_of_sweep(call, call_steps);
     long key[18] = {
@@ -153,14 +154,6 @@ static ChosenBlocking choose_blocking(const Call& call, long steps, long threads
     mine.used = ++searches_used;
     const int candidate = std::isinf(least_measured) ? 0 : mine.search.next();
     const ChosenBlocking found = {mine.search.candidates[candidate].blocking, candidate, mine.number};
-    pthread_mutex_unlock(&searches_lock);
-    return found;
-}
-
-// The choice of the cost model: in place, no other blocking of the search needs more memory.
-static Blocking first_blocking(const Call& call, long steps, long threads) {
-    pthread_mutex_lock(&searches_lock);
-    const Blocking found = search_for(call, steps, threads).search.candidates[0].blocking;
     pthread_mutex_unlock(&searches_lock);
     return found;
 }
