@@ -145,6 +145,8 @@ def reversed_steps(
     for k in reversed(range(steps)):
         making.backwards(k, starts[k])
         ends.append(making.now)
+        # What is added at the end of a step (`Method.injected`) is in this result only.
+        making.cotangents = {group: n if n == NOTHING else making.now for group, n in making.cotangents.items()}
     # Slopes that several stages of a step use are rounded before they are added; so they are here, for the same bits.
     uses = Counter(j for stage in method.stages for j, _ in stage.slopes)
     shared = {start[j] for start in starts for j in uses if uses[j] > 1} if with_states else set()
