@@ -9,7 +9,7 @@ import time
 
 import numpy as np
 import pytest
-from support import dealt, problem_of, random_block, simulation_of, stepped, steps_in_place
+from support import dealt, on, problem_of, random_block, simulation_of, stepped, steps_in_place
 
 from hpcstencil.backends.native import edge_exchange, shared_memory
 from hpcstencil.numerics.schedule import StepRange
@@ -40,6 +40,28 @@ def calls(simulation, count):
         fields = simulation.advance(fields, StepRange(0.0, first, 1e-3, steps))
         first += steps
     return simulation.get(fields, ("u", "v"))
+
+
+@on(2, 4)
+def test_blocks_that_could_step_in_place_do_as_thinner_ones(communicator):
+    """Sweeps in place begin steps for each other, and exchange what lies in the middle of a step; those in tiles do not."""
+
+    def thin(**decomposition):  # the first block has six planes, the others five; in place takes six
+        return problem_of(
+            grid={"shape": [5 * communicator.size + 1, 21, 12]},
+            equation={"name": "maxwell"},
+            numerics={"integrator": "leapfrog", "precision": "float64"},
+            decomposition=decomposition,
+        )
+
+    def after(simulation):
+        return stepped(simulation.problem, simulation, 16, 1e-2)
+
+    expected = from_rank_0(communicator, lambda: after(simulation_of(thin(), kernel="native")))
+    simulation = simulation_of(thin(processes=[communicator.size, 1, 1]), communicator, kernel="native")
+    index = tuple(slice(*r) for r in simulation.ranges)
+    for name, block in after(simulation).items():
+        assert np.array_equal(block, expected[name][index]), name
 
 
 def layered(**decomposition):

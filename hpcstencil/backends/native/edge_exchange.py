@@ -16,11 +16,13 @@ import numpy as np
 
 from hpcstencil.backends.native.edge_layout import OFFSETS, EdgeLayout, edge_bytes, neighbours
 from hpcstencil.backends.native.edge_messages import Messages, lack_of_messages, messages_of
+from hpcstencil.backends.native.passes import AXIS_OF
 from hpcstencil.backends.native.shared_memory import shared_memory
 from hpcstencil.distributed.exchange import Exchange, Ghosts, Outer, StripsOf
 from hpcstencil.numerics.topology import Topology
 from hpcstencil.runtime.communicator import Communicator, MpiProcesses
 from hpcstencil.runtime.hosts import boot, host
+from hpcstencil.runtime.threads import threads_for
 
 Three = ctypes.c_int64 * 3
 
@@ -38,6 +40,8 @@ class EdgeExchange(ctypes.Structure):
         ("own", ctypes.c_void_p),
         ("neighbour", ctypes.c_void_p * len(OFFSETS)),
         ("cells", Three * 3),
+        ("narrowest", Three),
+        ("most_threads", ctypes.c_int64),
         ("epoch", ctypes.c_int64),
         ("waited", ctypes.c_double),
         ("messages", ctypes.c_void_p),
@@ -117,7 +121,9 @@ def in_passes(
     far = [{o: block for o, block in found.items() if block not in places} for found in around]
     near = any(block[0] != topology.rank for found in around for block in found.values() if block in places)
     lack = lack_of_messages() if any(far) else ""
-    shared, sent, lacking = communicator.maximum(np.array([near, any(far), bool(lack)], int))
+    threads = threads_for(topology.device_count)
+    most = communicator.maximum(np.array([near, any(far), bool(lack), threads], int))
+    shared, sent, lacking, most_threads = map(int, most)
     if lacking:
         return messages
     own_communicator = communicator.mpi.Clone() if sent else None
@@ -125,7 +131,9 @@ def in_passes(
     for device in devices:
         layout = EdgeLayout.of(topology, device, widths, fields, itemsize)
         mirrors = {offset: mmap.mmap(-1, each) for offset in far[device]}
-        edges = EdgeExchange(own=places[topology.rank, device])
+        edges = EdgeExchange(own=places[topology.rank, device], narrowest=Three(1, 1, 1), most_threads=most_threads)
+        for b, cells in zip(AXIS_OF[topology.ndim], topology.narrowest(), strict=True):
+            edges.narrowest[b] = cells
         edges.kept = [memory, *mirrors.values()]
         for offset, block in around[device].items():
             seen = places[block] if block in places else _address(mirrors[offset])

@@ -175,13 +175,33 @@ static Blocking cheapest_in_place(const Call& call, long steps, bool given, long
 
 constexpr double TILING_OVERHEAD = 1.15;  // cost of copies into tiles and out of them
 
+// Whether all blocks that exchange edges can step in place. They do so then, and their sweeps begin steps for each other:
+// what they exchange lies in the middle of a step. So all blocks have to come to the same answer, which depends on the
+// narrowest block, beside walls and away from them, and on the most threads of any process.
+static bool all_blocks_step_in_place(const Call& call) {
+    Call block = call;
+    Pipeline& pipe = *new Pipeline();
+    FieldDrift& field_drift = *new FieldDrift();
+    bool possible = !call.section && !call.width[2];
+    for (int a = 0; a < AXES; a++) block.count[a] = call.edges->narrowest[a];
+    for (int walls = 0; walls < 2; walls++) {
+        for (int a = 0; a < AXES; a++) block.boundary[a][0] = block.boundary[a][1] = walls && !call.wraps[a];
+        possible = possible && is_possible_in_place(block, call.every, call.edges->most_threads, pipe, field_drift);
+    }
+    delete &pipe;
+    delete &field_drift;
+    return possible;
+}
+
 // The cheaper of steps in tiles and steps in place. The choice is made for the longest sweep, so that calls with few
 // and with many steps agree, because each way keeps its own memory.
 static Blocking cheapest_blocking(const Call& call, long steps, bool one_sweep, long threads) {
     long longest_sweep = call.edges ? call.every : one_sweep ? steps : MAX_STEPS;
     Blocking in_place = cheapest_in_place(call, longest_sweep, one_sweep, threads),
              tiles = cheapest_tiles(call, longest_sweep, one_sweep, threads);
-    if (in_place.rows && in_place.work < TILING_OVERHEAD * tiles.work) return in_place;
+    const bool agreed = call.edges && in_place.rows && all_blocks_step_in_place(call);
+    in_place.joins = JOINS_STEPS && (agreed || !call.edges);
+    if (agreed || (in_place.rows && in_place.work < TILING_OVERHEAD * tiles.work)) return in_place;
     return steps == longest_sweep ? tiles : cheapest_tiles(call, steps, one_sweep, threads);
 }
 

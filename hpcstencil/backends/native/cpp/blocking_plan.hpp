@@ -46,18 +46,20 @@ struct Prefetch {
 constexpr long ROWS = 4;  // of a plane that a call of a pass computes between two portions of prefetched cells
 
 // The number of steps per sweep, and the division of a block: into ``parts`` tiles per axis, or for steps in place
-// into tiles of ``rows`` rows (0 for steps in tiles). ``work`` is the estimated cost per cell and step.
+// into tiles of ``rows`` rows (0 for steps in tiles). ``work`` is the estimated cost per cell and step. If ``joins``,
+// sweeps in place begin steps for each other, as in `Joints`.
 struct Blocking {
     int steps;
     long parts[AXES], rows;
     double work;
+    bool joins = JOINS_STEPS;
 };
 
 // The division of ``steps`` into ``sweeps`` over the block; the longer sweeps come first.
 struct Plan {
     const Call& call;
     long steps, sweeps;
-    bool joins_sweeps = false;  // whether sweeps begin steps for each other, as in `Joints`
+    bool joins_sweeps = false;        // see `Blocking`
     std::vector<Pipeline> pipelines;  // of the different kinds of sweeps
     std::vector<int> kind;            // of each sweep
     std::map<int, Pipeline> all_recorded;  // by the number of steps, see `widest`

@@ -111,7 +111,7 @@ struct ChosenBlocking {
 
 // A search for calls of one kind, described by ``key``. ``number`` counts the searches, and ``used`` their uses.
 struct KnownSearch {
-    long key[18], number, used;
+    long key[22], number, used;
     BlockingSearch search;
 };
 static KnownSearch known_searches[32];
@@ -129,7 +129,7 @@ static long steps_of_sweep(const Call& call, long steps) {
 // a few sweeps are alike.
 static KnownSearch& search_for(const Call& call, long call_steps, long threads) {
     const long steps = steps_of_sweep(call, call_steps);
-    long key[18] = {
+    long key[22] = {
         min(steps, 4 * MAX_STEPS), call.edges ? 1 + call.every : -takes_one_sweep(call), threads, call.count[0],
         call.count[1], call.count[2]};
     for (int a = 0; a < AXES; a++)
@@ -137,6 +137,8 @@ static KnownSearch& search_for(const Call& call, long call_steps, long threads) 
     key[12] = call.l2_bytes, key[13] = call.l3_is_far, key[14] = call.section ? call.section[1] : 0;
     key[15] = call.l3_bytes, key[16] = hash_of_inputs(call);
     key[17] = call.records ? 1 + needs_whole_steps(call) : 0;  // such calls take longer
+    for (int a = 0; a < AXES && call.edges; a++) key[18 + a] = call.edges->narrowest[a];
+    if (call.edges) key[21] = call.edges->most_threads;
     KnownSearch* mine = known_searches;
     for (KnownSearch& known : known_searches) {
         if (known.number && !memcmp(known.key, key, sizeof key)) return known;

@@ -63,6 +63,8 @@ struct EdgeExchange {
     char* own;                    // the edge memory of this block
     char* neighbour[DIRECTIONS];  // that of each neighbour, or its mirror; null where there is none
     int64_t cells[AXES][3];       // of the blocks below, here and above
+    int64_t narrowest[AXES];      // cells of the narrowest block of the grid; the same for all blocks, as
+    int64_t most_threads;         // the most threads of any process
     int64_t epoch;                // of the edges that the current sweep reads
     double waited;                // seconds, for neighbours, of an average thread
     Messages* messages;           // null if the memory of all neighbours is visible

@@ -46,6 +46,7 @@ struct Wavefront : Plan {
     SnapshotCopies* snapshot = nullptr;
 
     Wavefront(const Call& call, const Blocking& blocking) : Plan(call), rows(blocking.rows) {
+        joins_sweeps = blocking.joins;
         reserved.lay_out(blocking.steps, has_boundary(call, 0), nullptr, {}, needs_whole_steps(call) ? ALL_APART : 0,
                          all_evaluations(call));
         reserved_drift.lay_out(reserved, call.count[1] == 1);
@@ -67,7 +68,6 @@ struct Wavefront : Plan {
     }
 
     void lay_out(long steps_, long sweeps_) {
-        joins_sweeps = JOINS_STEPS;
         Plan::lay_out(steps_, sweeps_);
         field_drift.resize(pipelines.size()), hand_over.resize(pipelines.size());
         const bool flat = call.count[1] == 1;
