@@ -151,7 +151,10 @@ def measured(case: str, cells: int, steps: int, states: int, rounds: int, with_j
         sweep, plan = planned(made.members.sweeps[0], fields)
 
         def forward() -> None:
-            jax.block_until_ready(sweep.taken(sweep.copied(fields), 0, sweep.steps))
+            after = sweep.copied(fields)
+            for steps in sweep.run.between(0, sweep.steps):
+                after = made.simulation.advance(after, steps)
+            jax.block_until_ready(after)
 
         def gradient() -> None:
             sweep(fields, plan.states)

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from hpcstencil.adjoint.problem import Adjoint, Unknown, adjoint_of
+from hpcstencil.adjoint.tape import with_tape
 from hpcstencil.config.paths import objective_files
 from hpcstencil.io.array_file import ArrayInMemory, ArrayOfMember
 from hpcstencil.problem.problem import Problem
@@ -29,7 +30,12 @@ def of_member(first: Adjoint, member: Problem, expressed: Iterable[str]) -> Adjo
     same = all(member.initial.get(name) == first.forward.initial.get(name) for name in names)
     if same or all(one.kind in ("initial", "series") for one in first.unknowns):
         return replace(first, forward=member, problem=replace(first.problem, parameters=member.parameters))
-    return adjoint_of(member, names)
+    made = adjoint_of(member, names)
+    if first.tape is None:
+        return made
+    taped = with_tape(made)  # the trees of steps are those of the first
+    assert taped is not None
+    return taped
 
 
 def differing(problem: Problem, unknowns: Iterable[Unknown], assigned: Mapping[str, bool]) -> frozenset[str]:

@@ -1,11 +1,11 @@
-"""The plan of a reverse sweep: how many states are stored, and how many steps are taken."""
+"""The plan of a reverse sweep: a tape, or how many states are stored, and how many steps are taken."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from hpcstencil.adjoint.checkpointing import Advance, actions, steps_taken
 from hpcstencil.adjoint.problem import Adjoint
 from hpcstencil.adjoint.run_steps import RunSteps, steps_of
 from hpcstencil.adjoint.stages import separate
+from hpcstencil.adjoint.tape import recording, with_tape
 from hpcstencil.numerics.schedule import StepRange
 from hpcstencil.numerics.topology import Topology
 from hpcstencil.problem.decomposition import most_steps
@@ -23,6 +24,8 @@ from hpcstencil.validation.messages import shown
 
 MOVING = 4  # states in memory if they are stored on disk: one that steps begin with, and three while one is read
 BESIDE_ARRAYS = 2**14  # bytes of the file of a state beside its arrays, mostly less: tables of HDF5 and attributes
+FEWEST = 32  # steps on the tape at once; calls of fewer spend much of their time on loading and storing fields
+MOST_TAPE = 2_000_000_000  # bytes of a tape on each process, if the input gives no memory and states take less
 MOST = {1: 16, 2: 16, 3: 4}  # most stages of steps to reverse together, by axes: more need more memory than caches have
 
 
@@ -32,7 +35,8 @@ class SweepPlan:
     each process. ``states`` is 0 if none are needed. ``bytes_beside`` is the memory of a process for all other fields of the
     sweep: those of the equation, of the reverse steps, and of native code. States that are stored ``on_disk`` take
     ``file_bytes`` each there, all processes together, except the first one, which stays in memory, and ``recorded_bytes`` for
-    the samples of receivers."""
+    the samples of receivers. If there is a tape, ``tape_bytes`` is its memory on each process, and ``taken_for_tape`` is the
+    number of steps that are taken once more to record it."""
 
     groups: tuple[int, ...]
     states: int
@@ -41,12 +45,14 @@ class SweepPlan:
     on_disk: bool = False
     file_bytes: int = 0
     recorded_bytes: int = 0
+    tape_bytes: int = 0
+    taken_for_tape: int = 0
 
     @property
     def bytes(self) -> int:
         """The memory of each process for all fields."""
         held = min(self.states, MOVING) if self.on_disk else self.states
-        return held * self.bytes_per_state + self.bytes_beside
+        return held * self.bytes_per_state + self.bytes_beside + self.tape_bytes
 
     @property
     def bytes_on_disk(self) -> int:
@@ -64,11 +70,85 @@ class SweepPlan:
         inside of the reversal of a group."""
         if not self.states:
             return self.steps
+        if self.tape_bytes:
+            return self.taken_for_tape + replace(self, tape_bytes=0).taken
         if len(set(self.groups)) == 1:
             return self.groups[0] * steps_taken(len(self.groups), self.states)
         starts = [0, *itertools.accumulate(self.groups)]
         plan = actions(len(self.groups), self.states)
         return sum(starts[each.last] - starts[each.first] for each in plan if isinstance(each, Advance))
+
+
+def taped(adjoint: Adjoint, topology: Topology, kernel: str) -> Adjoint:
+    """The adjoint with a tape if it has one, the ``kernel`` can record it, and that makes the sweep faster; else as it is.
+
+    A tape saves about two forward steps for each step of the run. So there is none if it makes the sweep take more steps than
+    that, less one, because there is memory for fewer states. There is none either on several devices of a process, with states
+    on disk, and if the steps follow the solution.
+    """
+    problem, on_disk = adjoint.forward, adjoint.forward.config.gradient.storage == "disk"
+    if kernel != "native" or on_disk or topology.device_count > 1 or problem.step_follows_solution:
+        return adjoint
+    found = with_tape(adjoint)
+    if found is None:
+        return adjoint
+    run, injected = steps_of(problem), injects(adjoint, topology, kernel)
+    possible = all(most_steps(each, topology) for each in (recording(found, problem), found.reversing(topology)))
+    if not possible or not steps_on_tape(found, topology):
+        return adjoint
+    with_, without = (
+        plan_of(each, topology, steps_at_once(each, topology, kernel, injected), injected, run).taken
+        for each in (found, adjoint)
+    )
+    return found if with_ <= without + run.total else adjoint
+
+
+def steps_on_tape(adjoint: Adjoint, topology: Topology) -> int:
+    """The number of steps whose values are on the tape at once, so that the fewest steps are taken again.
+
+    States and tape share `memory_of`. The result is 0 if there is too little for `FEWEST` steps, or all if a run has less.
+    """
+    steps, memory = steps_of(adjoint.forward).total, memory_of(adjoint, topology)
+    state, step = state_bytes(adjoint, topology), tape_bytes(adjoint, topology, 1)
+    best, least = 0, math.inf
+    for size in sorted({-(-steps // groups) for groups in range(1, max(1, steps // FEWEST) + 1)}):
+        groups, states = -(-steps // size), (memory - size * step) // state
+        if states > 0 and (taken := size * (steps_taken(groups, min(groups, states)) - 1)) < least:
+            best, least = size, taken
+    return best
+
+
+def memory_of(adjoint: Adjoint, topology: Topology) -> int:
+    """The memory of each process for states and tape: that of the input, or that of its checkpoints.
+
+    Without either, it is `MOST_TAPE`, or that of a state for every `MOST` steps if that is more.
+    """
+    gradient, state = adjoint.forward.config.gradient, state_bytes(adjoint, topology)
+    if gradient.checkpoints is not None:
+        return gradient.checkpoints * state
+    groups = steps_of(adjoint.forward).total // MOST[topology.ndim]
+    return max(MOST_TAPE, groups * state) if gradient.bytes is None else gradient.bytes
+
+
+def first_on_tape(starts: Sequence[int], at_once: int) -> int:
+    """The number of the first step whose values are recorded when the run is taken for the first time.
+
+    Groups begin at ``starts``, the last of which is the end of the run. The tape has room for ``at_once`` steps.
+    """
+    return next(start for start in starts if starts[-1] - start <= at_once)
+
+
+def state_bytes(adjoint: Adjoint, topology: Topology) -> int:
+    """The memory of each process for a state of the equation on these blocks."""
+    problem = adjoint.forward
+    itemsize = np.dtype(problem.config.numerics.precision).itemsize
+    return len(problem.changing) * math.prod(topology.capacity()) * topology.device_count * itemsize
+
+
+def tape_bytes(adjoint: Adjoint, topology: Topology, steps: int) -> int:
+    """The memory of each process for the tape of some ``steps`` on these blocks; 0 without one."""
+    itemsize = np.dtype(adjoint.forward.config.numerics.precision).itemsize
+    return steps * len(adjoint.problem.replayed) * math.prod(topology.capacity()) * itemsize
 
 
 def injects(adjoint: Adjoint, topology: Topology, kernel: str) -> bool:
@@ -85,9 +165,11 @@ def injects(adjoint: Adjoint, topology: Topology, kernel: str) -> bool:
 def steps_at_once(adjoint: Adjoint, topology: Topology, kernel: str, injected: bool) -> int:
     """The number of steps that the ``kernel`` reverses together. ``injected`` is `injects`.
 
-    Native code computes the states between them from the first one, in its caches.
+    Native code computes the states between them from the first one, in its caches; or their values are on the tape at once.
     """
     method = adjoint.forward.method
+    if adjoint.tape is not None:
+        return steps_on_tape(adjoint, topology)
     if kernel != "native" or not adjoint.needs_states or method.multistep:
         return 1
     if adjoint.conditions_follow_time:  # native code computes the ghost cells of an array at one time
@@ -113,7 +195,8 @@ def _added_every(adjoint: Adjoint, injected: bool) -> int | None:
 def groups_of(
     steps: RunSteps, adjoint: Adjoint, at_once: int, injected: bool, begin: Collection[int] = ()
 ) -> Iterator[StepRange]:
-    """Yield the steps of a run in groups: ``at_once`` steps, or one where fewer are left of equal size.
+    """Yield the steps of a run in groups: ``at_once`` steps, or one where fewer are left of equal size; all that are left if
+    there is a tape.
 
     If neither states nor times are needed, all steps of equal size are a group. If the objective is a sum over steps, a group
     begins at each state that adds to it, unless what it adds is ``injected`` (`injects`). Groups also begin at the numbers of
@@ -128,6 +211,8 @@ def groups_of(
             left = equal.count - done
             size = at_once if adjoint.needs_states else 1 if adjoint.follows_time else left
             count = size if size <= left else 1
+            if adjoint.tape is not None:
+                count = min(at_once, left)
             yield equal.part(done, count)
             done += count
 
@@ -142,13 +227,15 @@ def plan_of(adjoint: Adjoint, topology: Topology, at_once: int, injected: bool, 
     problem, gradient = adjoint.forward, adjoint.forward.config.gradient
     groups = tuple(group.count for group in groups_of(run, adjoint, at_once, injected))
     itemsize = np.dtype(problem.config.numerics.precision).itemsize
-    size = len(problem.changing) * math.prod(topology.capacity()) * topology.device_count * itemsize
+    size = state_bytes(adjoint, topology)
     one = size // len(problem.changing)
     constant = len(problem.constant)
     # The fields that the run begins with, those at its end, and the terms of the objective; the fields of the reverse steps,
     # twice; parameters, and copies of them; and what native code keeps of the fields of both problems, with about half as
     # much again for the ghost cells of the steps of a sweep.
-    reverse, reductions = len(adjoint.reverse_rhs) + len(adjoint.stage_fields(at_once)), len(adjoint.reductions)
+    together = at_once if adjoint.tape is None else 1
+    reverse = len(adjoint.reverse_rhs) + len(adjoint.operands) + len(adjoint.stage_fields(together))
+    reductions = len(adjoint.reductions)
     beside = 2 * size + (reductions + 2 * reverse + 4 * constant) * one + size + (size + reverse * one) // 2
     recorded = 0
     if problem.misfit is not None:  # the samples of all receivers, their data, and the derivatives with respect to them
@@ -157,12 +244,13 @@ def plan_of(adjoint: Adjoint, topology: Topology, at_once: int, injected: bool, 
         size_of = {table: of_one * len(each.places) for table, each in problem.summed_receivers.items()}
         recorded = sum(size_of.values())
         beside += 2 * recorded + sum(size_of[table] for table in problem.misfit.data.values())
-    if not adjoint.needs_states:
+    if not adjoint.needs_states and adjoint.tape is None:
         return SweepPlan(groups, 0, size, beside)
+    starts = [0, *itertools.accumulate(groups)]
+    tape, again = tape_bytes(adjoint, topology, at_once), first_on_tape(starts, at_once)
     states = gradient.checkpoints or len(groups)
-    if gradient.memory is not None:
-        assert gradient.bytes is not None
-        states = gradient.bytes // size
+    if gradient.memory is not None or adjoint.tape is not None:
+        states = (memory_of(adjoint, topology) - tape) // size
         if not states:
             raise InputError(
                 f"gradient.memory: expected room for at least one state of {size} bytes, but got {shown(gradient.memory)}; "
@@ -170,4 +258,4 @@ def plan_of(adjoint: Adjoint, topology: Topology, at_once: int, injected: bool, 
             )
     on_disk = gradient.storage == "disk"
     file_bytes = len(problem.changing) * problem.cells * itemsize + BESIDE_ARRAYS
-    return SweepPlan(groups, min(states, len(groups)), size, beside, on_disk, file_bytes, recorded)
+    return SweepPlan(groups, min(states, len(groups)), size, beside, on_disk, file_bytes, recorded, tape, again)

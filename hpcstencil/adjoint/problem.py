@@ -21,6 +21,7 @@ from hpcstencil.adjoint.differentiate import Sum, tangent, transposed
 from hpcstencil.adjoint.hat_functions import HatFunctions
 from hpcstencil.adjoint.operands import Faces, Operands
 from hpcstencil.adjoint.stages import (
+    OPERANDS,
     SUMS,
     TwoStepPart,
     by_stage,
@@ -104,6 +105,28 @@ class Unknown:
 
 
 @dataclass(frozen=True)
+class Tape:
+    """For each step, the values that its reverse reads of the fields of the equation; `adjoint.tape` finds them.
+
+    Attributes
+    ----------
+    evaluated
+        The number of the stage value of the equation's method at which the values are taken.
+    values
+        The values as trees of the equation's fields, by the name of their field tape.n.
+    operands
+        What operators of a reverse step read, by the name of its field operand.n.
+    with_operands
+        The numbers of the stage values of the equation's method at which the reverse step needs the operands.
+    """
+
+    evaluated: int
+    values: Mapping[str, Node]
+    operands: Mapping[str, Node]
+    with_operands: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Adjoint:
     """The adjoint of a problem with an objective.
 
@@ -143,6 +166,9 @@ class Adjoint:
         The hat functions of the time series among the unknowns, by key.
     layered
         The fields adjoint.u that are 0 outside absorbing layers, because they have no effect there.
+    tape
+        The tape that reverse steps read in place of the fields of the equation, if there is one. Its fields are in the trees
+        then.
     """
 
     unknowns: tuple[Unknown, ...]
@@ -159,6 +185,7 @@ class Adjoint:
     hats: Mapping[str, HatFunctions] = field(default_factory=dict)
     direct_series: Mapping[str, Node] = field(default_factory=dict)
     layered: tuple[str, ...] = ()
+    tape: Tape | None = None
 
     @cached_property
     def series_rhs(self) -> dict[str, Node]:
@@ -220,7 +247,7 @@ class Adjoint:
         """Whether reverse steps, or what is added between them, need the fields before the steps.
 
         They do not if the equation is linear, only initial values and time series that no field multiplies are asked for, and
-        the objective is taken at the end or at receivers that record a linear expression.
+        the objective is taken at the end or at receivers that record a linear expression; or if there is a ``tape``.
         """
         added = self.forward.adds_every is not None and not self.injected
         return added or any(isinstance(part, Field) and part.name in self.forward.trees for part in self.read)
@@ -239,6 +266,11 @@ class Adjoint:
                 tree = made.pop(hats.prefix)
                 made |= {name: tree for k in range(steps) for name in hats.fields(k)}
         return made
+
+    @property
+    def operands(self) -> Mapping[str, Node]:
+        """What operators of a reverse step with a tape read, by field."""
+        return {} if self.tape is None else self.tape.operands
 
     @property
     def follows_time(self) -> bool:
@@ -262,7 +294,11 @@ class Adjoint:
         """By field of a reverse step: the groups of the fields u whose adjoint.u is in its right-hand side."""
         groups = self.forward.groups
         owners = {ADJOINT + name: groups.get(name, 0) for name in self.forward.trees}
-        read = {name: tree.field_names for name, tree in {**self.reverse_rhs, **self.series_rhs}.items()}
+        inside = {name: tree.field_names for name, tree in self.operands.items()}
+        read = {
+            name: tree.field_names.union(*(inside[part] for part in tree.field_names & inside.keys()))
+            for name, tree in {**self.reverse_rhs, **self.series_rhs}.items()
+        }
         return {name: {owners[part] for part in parts if part in owners} for name, parts in read.items()}
 
     def reversing(self, topology: Topology, steps: int = 1) -> Problem:
@@ -291,18 +327,22 @@ class Adjoint:
         found = {group: self.spread(part, steps) for group, part in self.group_parts.items()} if by_part else {}
         moved_by = {group: {groups[name] for name in part} for group, part in found.items()} if by_part else None
         timed = {j for _, j in in_stage.values()}
-        reverse, part_of = reversed_steps(method, self.groups, steps, bool(states), apart, moved_by, timed)
+        groups |= dict.fromkeys(self.operands, OPERANDS)
+        with_operands = () if self.tape is None else self.tape.with_operands
+        reverse, part_of = reversed_steps(
+            method, self.groups, steps, bool(states), apart, moved_by, timed, with_operands
+        )
         parts = {
             group: {name: found[group].get(name, ZERO) for name in rhs if groups[name] in moving}
             for group, moving in (moved_by or {}).items()
         }
         kept = [name for name in forward.fields if name not in forward.trees]
-        fields = (*states, *rhs, *kept)
+        fields = (*states, *rhs, *self.operands, *kept)
         made = replace(
             problem,
             fields=fields,
             memory=fields,
-            trees={**states, **rhs},
+            trees={**states, **rhs, **self.operands},
             method=reverse,
             groups=groups,
             parts={number: parts[group] for number, group in part_of.items()},

@@ -31,6 +31,7 @@ from hpcstencil.numerics.integrators import LaterNode, Method, Stage, Terms
 
 NOTHING = -1  # instead of the number of a result: a ȳ that is 0
 SUMS = -1  # the group of the gradients of parameters, if it is a group of its own
+OPERANDS = -500  # the group of what operators of a reverse step with a tape read (`adjoint.tape`)
 BY_STAGE, MOST_STAGES = -1000, 1000  # of `by_stage`, below all other groups
 
 
@@ -124,6 +125,7 @@ def reversed_steps(
     apart: bool,
     moved_by: Mapping[int, Collection[int]] | None = None,
     timed: Collection[int] = (),
+    with_operands: Collection[int] = (),
 ) -> tuple[Method, dict[int, int]]:
     """The method whose step reverses some ``steps`` of ``method``, which must not be a multistep one.
 
@@ -133,12 +135,14 @@ def reversed_steps(
     to time series at the y_j with numbers in ``timed`` have groups `by_stage`. Without states there are no fields but ȳ, the
     sums and those; the derivatives must not depend on the fields then.
 
+    At the y_j with numbers in ``with_operands``, a stage evaluates the fields of the group OPERANDS before the slopes.
+
     For a method with `one_by_one`, ``moved_by`` may give the groups of the new method that the ȳ of each group move. Then the
     stages evaluate parts of the transposed right-hand sides. The second result has the group to whose ȳ they belong, by the
     number of the stage value.
     """
     assert not method.multistep and (separate(method) or not apart) and (one_by_one(method) or moved_by is None)
-    making = _Making(method, groups, with_states, apart, moved_by, timed)
+    making = _Making(method, groups, with_states, apart, moved_by, timed, with_operands)
     starts = [making.forwards(k, whole=k < steps - 1) for k in range(steps)] if with_states else [[0]] * steps
     making.cotangents = dict.fromkeys(groups, len(making.stages))
     ends = []
@@ -167,6 +171,7 @@ class _Making:
     apart: bool
     moved_by: Mapping[int, Collection[int]] | None
     timed: Collection[int]
+    with_operands: Collection[int]
     stages: list[Stage] = field(default_factory=list)
     nodes: list[float] = field(default_factory=lambda: [0.0])
     state: int = 0
@@ -220,6 +225,7 @@ class _Making:
             if any(slopes.values()):
                 self.restored(node, y[j] if self.with_states else 0)
             if self.apart:
+                self.add_operands(node, j)
                 moved = method.stages[j].group
                 assert moved is not None
                 ((_, weight),) = method.stages[j].slopes
@@ -233,6 +239,12 @@ class _Making:
                 for group, terms in values.items():
                     self.cotangents[group] = self.add(node, terms, (), cotangent(group))
             bars[j] = dict(self.cotangents)
+
+    def add_operands(self, node: float, j: int) -> None:
+        """Add the stage that evaluates what operators read in the slopes at y_j, if it is to be evaluated apart."""
+        if j in self.with_operands:
+            self.stages.append(Stage((), ((self.now, 1.0),), OPERANDS, evaluates=True))
+            self.nodes.append(node)
 
     def add_timed(self, node: float, k: int, j: int, slopes: Terms) -> None:
         """Add the stage of the derivatives with respect to time series at y_j of step k, if there are any."""
@@ -250,6 +262,7 @@ class _Making:
         moving = self.moved_by[group] if stage.slopes else ()
         if moving:
             self.restored(node, state)
+            self.add_operands(node, j)
             ((_, weight),) = stage.slopes
             slopes, self.part_of[self.now] = ((self.now, weight),), group
         for each, terms in values.items():
@@ -284,6 +297,7 @@ class _Making:
         else:
             for group, terms in slopes.items():  # fields that the stage does not move count as 0
                 self.add(node, terms or ((self.cotangents[group], 0.0),), (), cotangent(group))
+        self.add_operands(node, j)
         here = self.now
         self.add_timed(node, k, j, ((here, weight),))
         if sums(self.method) not in map(cotangent, self.groups):

@@ -53,6 +53,9 @@ Into = Callable[["Fields", "Fields", "Parameters", "StepRange"], "Fields"]
 # (fields, parameters, t) -> one array per tree with its value in every cell, laid out like a field. Collective.
 Cellwise = Callable[["Fields", "Parameters", "Number"], "list[jax.Array]"]
 
+# arrays with the shape of a field, by the number of a step and by name
+ArraysByStep = Mapping[int, Mapping[str, "jax.Array | np.ndarray"]]
+
 
 BY_FFT = 'equation.stencils.{} has method = "fft", which rounds differently on each decomposition'
 
@@ -237,6 +240,10 @@ class Steps:
         ``storing(rooms)`` returns a context in which one call of ``advance`` or ``into`` also stores the states after some of
         its steps. ``rooms`` maps numbers of steps, in the clock of the call's `StepRange`, to arrays of the fields that change.
         Nobody else may use their memory, which is overwritten. The call must end in the context. None if the backend cannot.
+    replaying
+        ``replaying(arrays)`` returns a context in which the steps of calls read `Problem.replayed` from ``arrays``. These map
+        numbers of steps, in the clock of the call's `StepRange`, to arrays by name. Around them there are the values in the
+        `Plan.halo` of other blocks, and room for 8 planes before and behind these. None if the problem has none.
     injection
         Makes the object that adds values to single cells of `Problem.injected` while steps are taken, from the largest number
         of steps in a call. None if the backend cannot.
@@ -259,7 +266,8 @@ class Steps:
     first_cells: int = 1
     inside: Callable[[], Advance] | None = None
     into: Into | None = None
-    storing: Callable[[Mapping[int, Fields]], AbstractContextManager[None]] | None = None
+    storing: Callable[[ArraysByStep], AbstractContextManager[None]] | None = None
+    replaying: Callable[[ArraysByStep], AbstractContextManager[None]] | None = None
     injection: Callable[[int], Injection] | None = None
     attempt_of_member: Callable[[], Attempt] | None = None
     region_records: (

@@ -355,7 +355,7 @@ class GradientConfig:
         Kind('a size such as "4GB"', lambda value: value if _size(value) else None),
         None,
         'memory = "4GB"',
-        "instead of `checkpoints`: room for stored states, per process",
+        "instead of `checkpoints`: room for stored states and a tape, per process",
     )
     storage: str = key(choice("memory", "disk"), "memory", 'storage = "memory"', "where states are stored")
 

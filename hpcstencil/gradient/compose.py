@@ -8,9 +8,10 @@ from dataclasses import replace
 import numpy as np
 
 from hpcstencil.adjoint.members import Held
-from hpcstencil.adjoint.plan import SweepPlan, injects, plan_of, steps_at_once
+from hpcstencil.adjoint.plan import SweepPlan, injects, plan_of, steps_at_once, taped
 from hpcstencil.adjoint.problem import Adjoint
 from hpcstencil.adjoint.run_steps import steps_of
+from hpcstencil.adjoint.tape import recording
 from hpcstencil.config.settings import Config
 from hpcstencil.distributed.halo import Fields
 from hpcstencil.gradient.recording import recorded
@@ -39,17 +40,22 @@ def sweep_of(
     If the steps follow the solution, the sweep has none before `planned`.
     """
     communicator, topology = forward.communicator, forward.plan.topology
-    injected = injects(adjoint, topology, forward.kernel)
-    at_once = steps_at_once(adjoint, topology, forward.kernel, injected)
     devices = len(forward.device_grid.devices.devices)
 
-    def reversing(steps: int) -> Simulation:
-        problem = adjoint.reversing(topology, steps)
+    def composed(problem: Problem) -> Simulation:
         return compose(agree(communicator, lambda: Decomposed.of(problem, communicator.size, devices)))
 
+    backward, with_tape = None, taped(adjoint, topology, forward.kernel)
+    if with_tape.tape is not None:
+        recorder, reader = composed(recording(with_tape, forward.problem)), composed(with_tape.reversing(topology))
+        if recorder.steps.storing is not None and reader.plan.steps_per_exchange:
+            adjoint, forward, backward = with_tape, recorder, reader
+    injected = injects(adjoint, topology, forward.kernel)
+    at_once = steps_at_once(adjoint, topology, forward.kernel, injected)
     data = forward.put(agree(communicator, lambda: data_of(forward, held)))
-    several = reversing(at_once) if at_once > 1 else None
-    backward = reversing(1)
+    together = adjoint.needs_states and at_once > 1
+    several = composed(adjoint.reversing(topology, at_once)) if together else None
+    backward = backward or composed(adjoint.reversing(topology))
     samples = samples_of(forward, backward, adjoint, held)
     return stored_by(
         Sweep(forward, adjoint, backward, steps_of(forward.problem), data, several, at_once, samples, injected),

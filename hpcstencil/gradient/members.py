@@ -18,6 +18,7 @@ from hpcstencil.adjoint.members import data_of_member, of_member
 from hpcstencil.adjoint.plan import SweepPlan
 from hpcstencil.adjoint.problem import Adjoint, Unknown
 from hpcstencil.adjoint.run_steps import steps_of
+from hpcstencil.adjoint.tape import recording
 from hpcstencil.config.settings import Config
 from hpcstencil.distributed.halo import Fields
 from hpcstencil.gradient.compose import data_of, observed_of, planned, sweep_of
@@ -25,6 +26,7 @@ from hpcstencil.gradient.sweep import Result, Sweep
 from hpcstencil.io.array_file import ArrayInMemory
 from hpcstencil.problem.problem import Problem
 from hpcstencil.runtime.communicator import T, agree
+from hpcstencil.simulation.dry_run import human
 from hpcstencil.simulation.prepared import Decomposed
 from hpcstencil.simulation.simulation import Simulation
 from hpcstencil.validation.errors import NumericsError
@@ -40,6 +42,7 @@ SHARED = (
     "free",
     "first_slopes",
     "injections",
+    "tape",
 )
 
 
@@ -189,8 +192,8 @@ def _like(
     """The sweep of the member with this ``number``, which shares the compiled code of the first one. Collective."""
     communicator, topology = first.forward.communicator, first.forward.plan.topology
     devices = len(first.forward.device_grid.devices.devices)
-    forward = first.forward.with_problem(member)
     adjoint = agree(communicator, lambda: of_member(first.adjoint, member, expressed))
+    forward = first.forward.with_problem(member if adjoint.tape is None else recording(adjoint, member))
     problem = adjoint.reversing(topology)
     if problem.derived == first.backward.problem.derived:
         backward = first.backward.with_problem(problem)
@@ -227,7 +230,8 @@ def told(plans: Sequence[SweepPlan]) -> str:
     first, count = plans[0], len(plans)
     of = "" if count == 1 else f"{count} members one after the other: "
     steps, taken = (sum(getattr(plan, name) for plan in plans) for name in ("steps", "taken"))
-    return f"{of}{steps} steps, {first.states} stored states, {taken} steps taken forwards in all"
+    tape = f", a tape of {human(first.tape_bytes)} per process" if first.tape_bytes else ""
+    return f"{of}{steps} steps, {first.states} stored states{tape}, {taken} steps taken forwards in all"
 
 
 def listed(numbers: Any) -> str:

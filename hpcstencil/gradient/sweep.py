@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hpcstencil.adjoint.checkpointing import Advance, Reverse, actions
-from hpcstencil.adjoint.plan import groups_of
+from hpcstencil.adjoint.plan import first_on_tape, groups_of
 from hpcstencil.adjoint.problem import (
     END,
     EXTREME,
@@ -45,6 +45,7 @@ from hpcstencil.gradient.samples import Samples
 from hpcstencil.gradient.stage_sums import StageSums
 from hpcstencil.gradient.stored_states import InMemory, OnDisk, States
 from hpcstencil.gradient.sweep_hooks import NO_HOOKS, UNLIMITED, SweepHooks, SweepPosition
+from hpcstencil.gradient.tape_memory import TapeMemory
 from hpcstencil.numerics.schedule import StepRange
 from hpcstencil.simulation.diagnostics import Diagnostics
 from hpcstencil.simulation.simulation import Simulation
@@ -147,8 +148,18 @@ class Sweep:
 
     @cached_property
     def changing(self) -> tuple[str, ...]:
-        """The names of the fields that the steps change."""
-        return self.forward.problem.changing
+        """The names of the fields that the steps change, without the tape."""
+        return self.adjoint.forward.changing
+
+    @cached_property
+    def taped(self) -> tuple[str, ...]:
+        """The names of the values of the tape, if there is one."""
+        return self.adjoint.problem.replayed
+
+    @cached_property
+    def begins_with_states(self) -> bool:
+        """Whether the reverse of a group begins with the state before it: to take the steps again, or to record the tape."""
+        return self.adjoint.needs_states or bool(self.taped)
 
     @cached_property
     def reduced_at(self) -> range:
@@ -199,6 +210,11 @@ class Sweep:
     def free(self) -> Spare:
         """The memory of stored states and of other fields, which is kept from one sweep to the next."""
         return Spare(self.copied, self.forward.device_grid.devices.several)
+
+    @cached_property
+    def tape(self) -> TapeMemory:
+        """The memory of the tape, if the adjoint has one, which is kept like ``free``."""
+        return TapeMemory()
 
     @cached_property
     def numbers(self) -> tuple[list[Unknown], Reductions]:
@@ -261,29 +277,32 @@ class Sweep:
         at = hooks.start or SweepPosition(self.steps)
         series = {key: np.zeros(len(hats.series.values)) for key, hats in self.adjoint.hats.items()}
         series |= {key: values.copy() for key, values in at.series.items()}
-        constant = self.free.copied({name: array for name, array in fields.items() if name not in self.changing})
+        constant = self.free.copied({name: fields[name] for name in self.forward.problem.constant})
         recorder = self.begin_samples(fields, stored, at)
         variables = SweepVariables(constant, dict(at.cotangents), list(at.parts), series, recorder)
         groups = self.groups_to(at.step, stored.steps)
         starts = [0, *itertools.accumulate(group.count for group in groups)]
+        if self.taped:  # a sweep that continues does not take the run to its end
+            first = first_on_tape(starts, self.at_once) if starts[-1] == self.steps else self.steps
+            self.begin_tape(range(first, self.steps), fields)
         for action in self.actions(starts, stored.steps, states):
             if isinstance(action, Reverse):
                 self.reverse(variables, groups[action.step], starts[action.step], stored, hooks)
             else:
-                self.advance_through([starts[group] for group in action], variables, starts[-1], stored, hooks)
+                self.advance_through([starts[group] for group in action], variables, stored, hooks)
         return self.ended(variables, stored.kept(0))
 
     def advance_through(
-        self, stops: Sequence[int], variables: SweepVariables, end: int, stored: States, hooks: SweepHooks
+        self, stops: Sequence[int], variables: SweepVariables, stored: States, hooks: SweepHooks
     ) -> None:
         """Take the steps from the first of the ``stops``, whose state is stored, to the last one, and store the others.
 
-        ``end`` is the end of the run, whose state is not stored.
+        The state at the end of the run is not stored.
         """
         while len(stops) > 1:
             rooms = self.rooms_for(stops[1:-1])
             last = stops[len(rooms) + 1]
-            self.advance(variables, stops[0], last, last == end, stored, Beside(hooks, variables.recorder, rooms))
+            self.advance(variables, stops[0], last, stored, Beside(hooks, variables.recorder, rooms))
             stops = stops[len(rooms) + 1 :]
 
     def rooms_for(self, stops: Sequence[int]) -> dict[int, Fields]:
@@ -299,9 +318,7 @@ class Sweep:
             rooms[stop] = room
         return rooms
 
-    def advance(
-        self, variables: SweepVariables, first: int, last: int, is_end: bool, stored: States, beside: Beside
-    ) -> None:
+    def advance(self, variables: SweepVariables, first: int, last: int, stored: States, beside: Beside) -> None:
         """Take the steps from number ``first`` to ``last``, and store the state after them; add its terms at the end."""
         recorder = beside.recorder
         found = self.kept_and_taken(stored.kept(first), variables.constant, first, last, beside)
@@ -309,7 +326,7 @@ class Sweep:
             stored.add(step, state, self.run.time_of(step))
         variables.constant = {name: found[name] for name in variables.constant}
         after = {name: found[name] for name in self.changing}
-        if not is_end:
+        if last < self.steps:
             recorded = recorder.drain() if recorder is not None and self.stored is not None else {}
             stored.add(last, after, self.run.time_of(last), recorded)
             return
@@ -327,9 +344,12 @@ class Sweep:
     ) -> None:
         """Reverse a group of steps, the first of which has the number ``start``, and add the terms of the state before it."""
         state = Fields()
-        if self.adjoint.needs_states:
+        if self.begins_with_states:
             state = stored.removed(start) if start else self.free.copied(stored.kept(0))
         added = self.terms({**state, **variables.constant}, start)
+        if self.taped:
+            self.record_tape(variables, state, range(start, start + group.count), hooks)
+            state = {}
         found = Fields()
         for part in self.parts(group, hooks):
             step = start + part.first - group.first
@@ -340,6 +360,7 @@ class Sweep:
             if sums := self.stage_sums.get(self.together(part)):
                 sums.add(variables.series, part, found, self.forward.problem.parameters)
                 self.free.add({name: found[name] for name in sums.fields})
+            self.free.add({name: found[name] for name in self.adjoint.operands})
             if step > start:
                 hooks.moved(self.position(step, variables))
         if not self.injected:
@@ -347,6 +368,21 @@ class Sweep:
         self.add_terms(variables, added, start)
         self.free.add({name: found[name] for name in state})
         hooks.moved(self.position(start, variables))
+
+    def begin_tape(self, steps: range, fields: Fields) -> None:
+        """Record the tape when these ``steps`` are taken. ``fields`` have its layout."""
+        like = fields[self.changing[0]]
+        self.tape.begin(steps, self.taped, like.shape, np.dtype(like.dtype), self.backward.plan.halo)
+
+    def record_tape(self, variables: SweepVariables, state: Fields, steps: range, hooks: SweepHooks) -> None:
+        """Record the tape of ``steps``, from the ``state`` before them, unless this has been done. The state is overwritten."""
+        if not self.tape.has(steps):
+            self.begin_tape(steps, state)
+            found = self.kept_and_taken(state, variables.constant, steps.start, steps.stop, Beside(hooks))
+            variables.constant = {name: found[name] for name in variables.constant}
+            self.free.add({name: found[name] for name in self.changing})
+        self.tape.exchange(self.forward.communicator, self.forward.device_grid.topology)
+        self.free.add(state)
 
     def ended(self, variables: SweepVariables, first: Fields) -> Result:
         """Return the result of a sweep that has reversed all steps. ``first`` are the changing fields at t = 0."""
@@ -407,7 +443,7 @@ class Sweep:
         the group that comes next.
         """
         count, reached = len(starts) - 1, starts[-1] < self.steps
-        if self.adjoint.needs_states:
+        if self.begins_with_states:
             return together(actions(count, states, [starts.index(step) for step in stored], reached))
         return together(without_states(count, reached))
 
@@ -427,11 +463,12 @@ class Sweep:
         def term(fields: Fields, step: int, sums: Mapping[str, float]) -> float:
             return float(self.reduced(self.objective_fields(fields, step), step, sums)[OBJECTIVE])
 
-        fields = self.copied(self.forward.begun(fields, self.first_slopes))
+        fields = self.with_tape(self.copied(self.forward.begun(fields, self.first_slopes)))
         return to_end(self.forward, self.run, fields, self.samples, term)[1]
 
     def taken(self, fields: Fields, first: int, last: int, beside: Beside = NOTHING) -> Fields:
-        """Return the fields after the steps from ``first`` to ``last``. The given fields are overwritten."""
+        """Return the fields after the steps from ``first`` to ``last``, and the tape. The given fields are overwritten."""
+        fields = self.with_tape(fields)
         while first < last:
             fields, first = self.called(partial(self.forward.advance, fields), first, last, beside)
         return fields
@@ -440,10 +477,22 @@ class Sweep:
         """Return the fields after the steps from ``first`` to ``last``. ``state``, the changing fields before them, is kept."""
         into = self.forward.steps.into
         if into is None or first == last:
-            return self.taken({**self.free.copied(state), **constant}, first, last, beside)
-        call = partial(into, {**state, **constant}, self.free.taken(state), self.forward.problem.parameters)
-        fields, first = self.called(call, first, last, beside)
-        return self.taken(fields, first, last, beside)
+            fields = self.taken({**self.free.copied(state), **constant}, first, last, beside)
+        else:
+            given = self.with_tape({**state, **constant})
+            room = self.free.taken([*state, *self.taped])
+            fields, first = self.called(
+                partial(into, given, room, self.forward.problem.parameters), first, last, beside
+            )
+            self.free.add({name: given[name] for name in self.taped})
+            fields = self.taken(fields, first, last, beside)
+        self.free.add({name: fields[name] for name in self.taped})
+        return fields
+
+    def with_tape(self, fields: Fields) -> Fields:
+        """The fields with those of the tape, whose values before a step do not matter."""
+        missing = [name for name in self.taped if name not in fields]
+        return {**fields, **self.free.with_any_values(missing, fields[self.changing[0]])} if missing else fields
 
     def called(self, call: Callable[[StepRange], Fields], first: int, last: int, beside: Beside) -> tuple[Fields, int]:
         """Take steps from number ``first`` on, up to ``last`` at most, by one ``call``, see `call_recorded`."""
@@ -458,10 +507,17 @@ class Sweep:
         return found
 
     def storing(self, first: int, steps: StepRange, rooms: Mapping[int, Fields]) -> AbstractContextManager[None]:
-        """A context in which one call, which takes ``steps`` from number ``first`` on, stores the states that are due in it."""
-        due = {step - first + steps.first: room for step, room in rooms.items() if first < step <= first + steps.count}
-        if not due or self.forward.steps.storing is None:
+        """A context in which one call, which takes ``steps`` from number ``first`` on, stores the states that are due in it, or
+        the tape."""
+        last, tape = first + steps.count, self.tape
+        due: dict[int, Mapping[str, Any]] = {n: room for n, room in rooms.items() if first < n <= last}
+        for n in range(max(first, tape.steps.start), min(last, tape.steps.stop)):
+            due[n + 1] = {**due.get(n + 1, {}), **tape.at(n)}
+            tape.recorded = n + 1 - tape.steps.start
+        due = {n - first + steps.first: arrays for n, arrays in due.items()}
+        if not due or (self.forward.steps.storing is None and not self.taped):
             return nullcontext()
+        assert self.forward.steps.storing is not None
         return self.forward.steps.storing(due)
 
     def reversed(self, fields: Fields, cotangents: Fields, group: StepRange, first: int, free: Spare) -> Fields:
@@ -483,8 +539,15 @@ class Sweep:
         if sums := self.stage_sums.get(several):
             recording, like = sums.recording(steps), next(iter(cotangents.values()))
             cotangents = {**cotangents, **free.with_any_values(sums.fields, like)}
+        replaying: AbstractContextManager[None] = nullcontext()
+        if self.taped:
+            assert backward.steps.replaying is not None
+            last = first + group.count - 1
+            replaying = backward.steps.replaying({group.first + n: self.tape.at(last - n) for n in range(group.count)})
+        if operands := self.adjoint.operands:  # their values before a step do not matter
+            cotangents = {**cotangents, **free.with_any_values(operands, cotangents[self.any_field])}
         parameters, into = self.forward.problem.parameters, backward.steps.into
-        with adding, recording:
+        with adding, recording, replaying:
             if into is None or not self.adjoint.needs_states:
                 return jax.block_until_ready(backward.steps.advance({**fields, **cotangents}, parameters, steps))
             room = free.taken(cotangents)

@@ -282,7 +282,7 @@ def _remainders(members: Members, plans: Sequence[SweepPlan], total: Total) -> t
 
 def _difference(sweep: Sweep) -> float:
     """The relative difference of the two products for the right-hand side at the initial state. Collective."""
-    forward, backward, fields = sweep.forward, sweep.backward, tuple(sweep.forward.problem.trees)
+    forward, backward, fields = sweep.forward, sweep.backward, tuple(sweep.adjoint.forward.trees)
     state, problem = forward.initial_fields(), backward.problem
     random = {
         prefix + name: _random(sweep, stream)
@@ -292,9 +292,14 @@ def _difference(sweep: Sweep) -> float:
     terms = problem.derived[PRODUCTS]
     expected = _sum(sweep, terms["tangent"], given)
     size = _sum(sweep, Pointwise("abs", (terms["tangent"],)), given)
-    zeros = {name: jnp.zeros_like(state[fields[0]]) for name in problem.fields}
-    rated = {name: array for name, array in {**zeros, **given}.items() if name in problem.fields}
-    found = backward.steps.slopes()(rated, _with_step(problem), 0.0)
+    zeros, slopes = {name: jnp.zeros_like(state[fields[0]]) for name in problem.fields}, backward.steps.slopes()
+    if taped := problem.replayed:
+        recorded = forward.steps.slopes()(state, _with_step(forward.problem), 0.0)
+        given |= {name: recorded[name] for name in taped}
+    rated = {name: array for name, array in {**zeros, **given}.items() if name in (*problem.fields, *taped)}
+    found = slopes(rated, _with_step(problem), 0.0)
+    if operands := sweep.adjoint.operands:
+        found = slopes({**rated, **{name: found[name] for name in operands}}, _with_step(problem), 0.0)
     products = {TRANSPOSED + name: found[ADJOINT + name] for name in fields}
     products |= {name: array for name, array in given.items() if name.startswith(TANGENT)}
     return abs(_sum(sweep, terms["adjoint"], products) - expected) / (size or 1.0)

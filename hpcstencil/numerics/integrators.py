@@ -56,13 +56,14 @@ class Stage:
     ``values`` and ``slopes`` are pairs (j, weight), the a_ij and b_ij of the module docstring. In a partitioned method
     the stage changes only the fields of one ``group``: 0 or 1, or a later even or odd number for fields beside those of
     group 0 or 1 (`leapfrog`). ``remembered`` is the weight of dt times the slopes from the beginning of the previous step,
-    for multistep methods.
+    for multistep methods. If the stage ``evaluates``, its only term is a slope, which is not multiplied by dt.
     """
 
     values: Terms
     slopes: Terms
     group: int | None = None
     remembered: float = 0.0
+    evaluates: bool = False
 
 
 @dataclass(frozen=True)

@@ -70,6 +70,7 @@ class Problem:
                         if there is none
     ``misfit``          the sums over receivers in the objective, or None
     ``injected``        the fields to single cells of which native code can add values while it steps
+    ``replayed``        further fields that trees read in their own cell; native code is given arrays of them for each step
     ``source``          text of the Python file of the equation, "" if it has none
     """
 
@@ -105,6 +106,7 @@ class Problem:
     objective: Mapping[str, Node] = field(default_factory=dict)
     misfit: Misfit | None = None
     injected: tuple[str, ...] = ()
+    replayed: tuple[str, ...] = ()
 
     @property
     def summed_receivers(self) -> dict[str, Receivers]:

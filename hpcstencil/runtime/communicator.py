@@ -118,6 +118,12 @@ class Communicator(Protocol):
         Only integers are allowed, so that the result does not depend on the order of summation.
         """
 
+    def shift(self, sent: np.ndarray, to: int | None, received: np.ndarray, source: int | None) -> None:
+        """Send an array to the rank ``to``, and receive one of the same shape and dtype from the rank ``source``.
+
+        None stands for no rank; then nothing is sent, and ``received`` is left as it is.
+        """
+
     def abort(self, status: int) -> None:
         """End all processes with this exit status. Not collective; does not return."""
 
@@ -160,6 +166,10 @@ class OneProcess:
 
     def total(self, values: np.ndarray) -> np.ndarray:
         return values
+
+    def shift(self, sent: np.ndarray, to: int | None, received: np.ndarray, source: int | None) -> None:
+        if source is not None:
+            received[...] = sent
 
     def abort(self, status: int) -> None:
         os._exit(status)
@@ -227,6 +237,15 @@ class MpiProcesses:
         result = np.empty(values.shape, values.dtype)  # in C order, as what is sent
         self.mpi.Allreduce(np.ascontiguousarray(values), result, op=getattr(MPI, operation))
         return result
+
+    def shift(self, sent: np.ndarray, to: int | None, received: np.ndarray, source: int | None) -> None:
+        from mpi4py import MPI
+
+        there, here = (MPI.PROC_NULL if rank is None else rank for rank in (to, source))
+        arrived = np.empty(received.shape, received.dtype)
+        self.mpi.Sendrecv(np.ascontiguousarray(sent), there, recvbuf=arrived, source=here)
+        if source is not None:
+            received[...] = arrived
 
     def abort(self, status: int) -> None:
         self.mpi.Abort(status)

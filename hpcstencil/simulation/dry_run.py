@@ -12,7 +12,7 @@ import numpy as np
 
 from hpcstencil.adjoint.limits import plan_of_fit
 from hpcstencil.adjoint.members import data_of_member, differing, per_member, single_runs
-from hpcstencil.adjoint.plan import injects, plan_of, steps_at_once
+from hpcstencil.adjoint.plan import injects, plan_of, steps_at_once, taped
 from hpcstencil.adjoint.problem import Adjoint, Unknown, adjoint_of
 from hpcstencil.adjoint.run_steps import steps_of
 from hpcstencil.config.paths import stream_paths
@@ -123,11 +123,13 @@ def _gradient(problem: Problem, topology: Topology, kernel: str) -> list[str]:
         data = data_of_member(problem, {}, member)
         one.observed(data, steps_of(one).times)  # refuses data that do not fit
         one.data_on_grid([(0, 1)] * one.config.grid.ndim, data)
+    adjoint = taped(adjoint, topology, kernel)
     injected = injects(adjoint, topology, kernel)
     at_once = steps_at_once(adjoint, topology, kernel, injected)
     plans = [plan_of(adjoint, topology, at_once, injected, steps_of(one)) for one in runs]
     plan = max(plans, key=lambda one: one.bytes)
     stored = f"{plan.states} stored states of {human(plan.bytes_per_state)}" if plan.states else "no stored states"
+    stored += f", a tape of {human(plan.tape_bytes)}" if plan.tape_bytes else ""
     memory = f"{stored}{' on disk' * plan.on_disk}, about {human(plan.bytes)} in all per process"
     of = f"{len(runs)} members one after the other, " if problem.members else ""
     taken, steps = sum(one.taken for one in plans), sum(one.steps for one in plans)

@@ -1,14 +1,17 @@
 """The blocked drivers of native code agree bit for bit with plain loops over steps, passes and cells."""
 
 import ctypes
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
 from support import problem_of, simulation_of, stepped, steps_in_place
 
 from hpcstencil.adjoint.problem import adjoint_of
+from hpcstencil.adjoint.tape import with_tape
 from hpcstencil.backends.native.compiler import begun
 from hpcstencil.backends.native.program import program, with_driver
+from hpcstencil.gradient.tape_memory import TapeMemory
 
 WALLS = {"x": {"dirichlet": "0.1*t"}, "y": "periodic", "z": {"neumann": 0.2}}
 LEAPFROG = {"integrator": "leapfrog"}
@@ -135,17 +138,61 @@ REVERSED = {
         "gradient": {"of": ["equation.c"]},
     },
 }
+# Steps that read values of their own, from a tape; some in the operand of a derivative.
+SELF_FOCUSING = {"name": "custom", "a": 0.3, "rhs": {"u": "v", "v": "(1 + a*u)*laplacian(u)"}}
+TAPED = {
+    "3-D in place, with a tape": {
+        "grid": {"shape": [37, 41, 61]},
+        "equation": SELF_FOCUSING,
+        "boundary": {"x": "periodic", "y": {"dirichlet": 0.0}},
+        "numerics": {**LEAPFROG, "order": 4},
+        "gradient": {"of": ["initial.u"]},
+    },
+    "3-D in place, with a tape, periodic": {
+        "grid": {"shape": [61, 37, 40]},
+        "equation": SELF_FOCUSING,
+        "boundary": dict.fromkeys("xyz", "periodic"),
+        "numerics": {**LEAPFROG, "precision": "float64"},
+        "gradient": {"of": ["initial.u"]},
+    },
+    "2-D in place, with a tape, periodic": {
+        "grid": {"shape": [151, 130]},
+        "equation": {"name": "gray_scott"},
+        "boundary": dict.fromkeys("xy", "periodic"),
+        "numerics": {"integrator": "euler"},
+        "gradient": {"of": ["initial.u", "equation.F"]},
+    },
+    "3-D in tiles, with a tape": {
+        "grid": {"shape": [5, 60, 61]},
+        "equation": {"name": "gray_scott"},
+        "boundary": {"x": "periodic", "y": "periodic"},
+        "numerics": {"integrator": "euler"},
+        "gradient": {"of": ["initial.u", "equation.F"]},
+    },
+}
 
 
 def case(name):
     """The problem of a row."""
     if name in CASES:
         return problem_of(**CASES[name])
-    forward = problem_of(**REVERSED[name], objective={"J": "integral(u**2)"})
-    return adjoint_of(forward, ()).reversing(simulation_of(forward).plan.topology, 3)
+    forward = problem_of(**{**REVERSED, **TAPED}[name], objective={"J": "integral(u**2)"})
+    adjoint, topology = adjoint_of(forward, ()), simulation_of(forward).plan.topology
+    return with_tape(adjoint).reversing(topology) if name in TAPED else adjoint.reversing(topology, 3)
 
 
-@pytest.mark.parametrize("name", [*CASES, *(pytest.param(name, marks=pytest.mark.long) for name in REVERSED)])
+def with_values(simulation, steps):
+    """A context with random values for each of these steps, if the problem reads any."""
+    if simulation.steps.replaying is None:
+        return nullcontext()
+    tape = TapeMemory()
+    shape = simulation.problem.config.grid.shape
+    tape.begin(range(steps), simulation.problem.replayed, shape, simulation.dtype, (0,) * len(shape))
+    tape.arrays[...] = np.random.default_rng(2).random(tape.arrays.shape)
+    return simulation.steps.replaying({n: tape.at(n) for n in range(steps)})
+
+
+@pytest.mark.parametrize("name", [*CASES, *TAPED, *(pytest.param(name, marks=pytest.mark.long) for name in REVERSED)])
 def test_blocked_drivers_give_the_bits_of_the_reference(name, monkeypatch, cache_of_a_mebibyte):
     problem = case(name)
     # Many, if sweeps between the first and the last one differ from both.
@@ -159,7 +206,8 @@ def test_blocked_drivers_give_the_bits_of_the_reference(name, monkeypatch, cache
         monkeypatch.setattr("hpcstencil.backends.native.backend.threads_for", lambda _: threads)
         simulation = simulation_of(problem, kernel="native")
         assert steps_in_place(simulation, threads) == ("in place" in name)
-        return stepped(problem, simulation, steps, 1e-3)
+        with with_values(simulation, steps):
+            return stepped(problem, simulation, steps, 1e-3)
 
     expected = result(reference, 1)
     for threads in (1, 2, 3):

@@ -8,6 +8,7 @@ import pytest
 from support import problem_of
 
 from hpcstencil.adjoint.problem import adjoint_of
+from hpcstencil.adjoint.tape import with_tape
 from hpcstencil.backends.native.compiler import LIBRARIES, SOURCES, compiler
 from hpcstencil.backends.native.passes import AXIS_OF
 from hpcstencil.backends.native.program import program
@@ -17,7 +18,8 @@ SANITIZERS = {"address,undefined": "-fno-sanitize-recover=all", "thread": ""}
 # Takes some steps in one call after the other, from random fields to results of their own and back, then over the fields. Two
 # cells of each row of each field are recorded after every step. Every other call records sums after every third step, also of
 # an expression and of what another program's pass makes of neighbours, and stores three states. If the program adds to an array
-# (`Problem.injected`), two cells of each row get one of two rows of values, or none.
+# (`Problem.injected`), two cells of each row get one of two rows of values, or none. If it reads values of a tape, all steps
+# read the same ones; there is room for four planes before and behind them.
 MAIN = """
 #include <stdio.h>
 #include "driver.hpp"
@@ -116,7 +118,9 @@ int main() {
     const int64_t stored[] = {2, 7, 11};
     void* places[3 * GIVEN];
     for (int n = 0; n < 3 * GIVEN; n++) places[n] = malloc(cells * sizeof(real));
-    StateRecords states = {3, stored, places};
+    int64_t planes[GIVEN + REPLAYED], pitches[GIVEN + REPLAYED];
+    for (int n = 0; n < GIVEN + REPLAYED; n++) planes[n] = count[1] * count[2], pitches[n] = count[2];
+    StepArrays states = {3, stored, places, planes, pitches};
     int64_t beyond[AXES], lines[2] = {0, 0};
     reach_of_steps(MAX_STEPS, beyond);
     for (int a = 0; a < 2; a++) lines[a] = count[a] + 2 * beyond[a];
@@ -130,6 +134,14 @@ int main() {
     for (int n = 0; n < 18 * INJECTIONS; n++) row_of[n] = n % 3 - 1;
     Injection inject = {0, 18, 2 * lines[0] * lines[1], {beyond[0], beyond[1], beyond[2]}, row_of, line, added, values};
     set_injection(&inject);
+    const size_t beside = 4 * count[1] * count[2] + 64;
+    real* tape = (real*)calloc(cells + 2 * beside, sizeof(real));
+    int64_t taped[18];
+    void* values_of[18 * REPLAYED + 1];
+    for (int n = 0; n < 18; n++) taped[n] = n;
+    for (int n = 0; n < 18 * REPLAYED; n++) values_of[n] = tape + beside;
+    StepArrays of_steps = {18, taped, values_of, planes, pitches};
+    set_replayed(&of_steps);
     const long steps[] = {0, 1, 5, 18, 18, 18, 18, 18, 18, 1};  // enough calls of 18 steps to measure several blockings
     least_measured = 0;
     for (int n = 0; n < 10; n++) {
@@ -147,6 +159,7 @@ int main() {
     for (int a = 0; a < AXES; a++) free((void*)(coordinates[a] - MARGIN));
     for (int f = 0; f < 2 * FIELDS; f++) free(fields[f / FIELDS][f % FIELDS]);
     set_field_sums(nullptr, sums), drop_cell_samples(&samples), free(sums), free(row), free(runs), free(samples.values);
+    set_replayed(nullptr), free(tape);
     set_injection(nullptr), free(line), free(added), free(values);
     drop_field_records(&records), free(recorded), set_state_records(nullptr);
     drop_stencil_records(&stencil_sums), drop_region_records(&of_fields), drop_region_records(&of_values);
@@ -222,6 +235,22 @@ CASES = {
         "objective": {"J": "integral(u**2)"},
         "gradient": {"of": ["equation.s"]},
     },
+    "3-D in place, with a tape": {
+        "grid": {"shape": [47, 41, 61]},
+        "equation": {"name": "custom", "a": 0.3, "rhs": {"u": "v", "v": "(1 + a*u)*laplacian(u)"}},
+        "boundary": {"x": "periodic", "y": "periodic", "z": {"dirichlet": 0.0}},
+        "numerics": {"integrator": "leapfrog"},
+        "objective": {"J": "integral(u**2)"},
+        "gradient": {"of": ["initial.u"]},
+    },
+    "2-D in place, with a tape": {
+        "grid": {"shape": [210, 131]},
+        "equation": {"name": "gray_scott"},
+        "boundary": {"x": "periodic"},
+        "numerics": {"integrator": "euler"},
+        "objective": {"J": "integral(u**2)"},
+        "gradient": {"of": ["initial.u", "equation.F"]},
+    },
     "3-D in place, layers": {
         "grid": {"shape": [61, 70, 83], "upper": [6.1, 7.0, 8.3]},
         "equation": {"name": "wave"},
@@ -236,6 +265,7 @@ QUICK = (
     ("2-D in tiles, with errors", "address,undefined"),
     ("2-D in tiles, in reverse", "address,undefined"),
     ("3-D in place, a time series in reverse", "address,undefined"),
+    ("3-D in place, with a tape", "address,undefined"),
 )
 
 
@@ -267,6 +297,7 @@ def test_a_program_is_sound_under_sanitizers(name, sanitizer, tmp_path, monkeypa
         grid, ones = problem.config.grid, (1,) * len(problem.config.grid.shape)
         topology = Topology(grid.shape, problem.config.boundary.periodic, ones, ones, ones)
         adjoint = adjoint_of(problem, problem.initial)
+        adjoint = with_tape(adjoint) if "tape" in name else adjoint
         problem = adjoint.reversing(topology, 3 if adjoint.needs_states else 1)
     made = program(problem)
     assert made.injections == 3 * len(problem.injected)

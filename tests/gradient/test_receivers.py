@@ -14,6 +14,7 @@ from hpcstencil.adjoint.problem import Adjoint
 from hpcstencil.adjoint.run_steps import steps_of
 from hpcstencil.config.provenance import to_toml
 from hpcstencil.config.reader import from_mapping
+from hpcstencil.gradient import compose
 from hpcstencil.problem.build import build
 
 EXAMPLE = Path(__file__).parents[2] / "inputs" / "gradients" / "layered_model.toml"
@@ -269,8 +270,11 @@ TOGETHER = {
 }
 
 
-def native_sweep(others):
-    return members_from(native_tables(others), kernel="native").sweeps[0]
+def native_sweep(given):
+    """The sweep of an input without a tape."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compose, "taped", lambda adjoint, *_: adjoint)
+        return members_from(given, kernel="native").sweeps[0]
 
 
 def native_tables(others):
@@ -288,7 +292,7 @@ def native_tables(others):
 @pytest.mark.parametrize("case", TOGETHER)
 def test_native_code_adds_the_derivatives_of_samples_while_it_reverses_steps(case):
     others, at_once = TOGETHER[case]
-    sweep = native_sweep(others)
+    sweep = native_sweep(native_tables(others))
     assert sweep.injected and sweep.at_once == at_once
     start = start_of(sweep)
     found, again = (sweep(sweep.forward.put(start), states) for states in (20, 2))
@@ -309,7 +313,7 @@ def test_native_code_adds_the_derivatives_of_several_tables(name):
     beside = {"p": "q", "Ez": "By", "u": "v"}[cable["field"]]
     given["probes"] = {"cable": cable, "again": {**cable, "every_steps": 3}, "other": {**cable, "field": beside}}
     given["objective"] = {"J": "sum(cable**3 + t*cable)/(1 + sum(again**2)) + sum(sin(9*other)) + sum(t*again)"}
-    sweep = members_from(given, kernel="native").sweeps[0]
+    sweep = native_sweep(given)
     assert sweep.injected and sweep.at_once == at_once and len(sweep.adjoint.injected) == 2
     start = start_of(sweep)
     found, again = (sweep(sweep.forward.put(start), states) for states in (20, 2))
@@ -430,11 +434,39 @@ def test_objectives_with_receivers_of_other_fields_share_no_program():
         assert np.allclose(first[name] + second[name], both[name], rtol=1e-5, atol=1e-5)
 
 
+SOUND = """
+class Sound:
+    parameters = {"K": 1.3}
+    def fields(self, ndim): return ("p", "v")
+    def positions(self, ndim): return {"v": (1,)}
+    def rhs(self, f, p, space): return {"p": -p.K*space.difference(f.v, 0), "v": -space.difference(f.p, 0)}
+"""
+
+
+def test_samples_are_added_to_a_field_whose_group_moves_before_the_end_of_a_step(tmp_path):
+    (tmp_path / "sound.py").write_text(SOUND)
+    given = {
+        "grid": {"shape": [101], "upper": [13.0]},
+        "equation": {"name": f"{tmp_path / 'sound.py'}:Sound"},
+        "initial": {"p": "0.2*sin(5*x) + cos(4*x)"},
+        "numerics": {"integrator": "leapfrog", "precision": "float64"},
+        "time": {"dt": 0.001, "end": 0.033},
+        "probes": {"cable": {"field": "p", "x": [6.03], "every_steps": 3}},
+        "objective": {"J": "sum(cable**2)"},
+        "gradient": {"of": ["equation.K", "initial.p"]},
+    }
+    sweep, expected = native_sweep(given), result_of(given)
+    assert sweep.injected and sweep.at_once == 11
+    found = sweep(sweep.forward.initial_fields(), 3)
+    assert found.numbers["equation.K"] == pytest.approx(expected.numbers["equation.K"], rel=1e-12)
+    assert np.allclose(found.arrays["initial.p"], expected.arrays["initial.p"], rtol=0, atol=1e-13)
+
+
 @pytest.mark.parametrize("states", (20, 4))
 @pytest.mark.parametrize("case", TOGETHER)
 def test_one_call_takes_steps_and_stores_states_between_them(case, states):
     """There is memory for them from the second sweep on."""
-    sweep = native_sweep(TOGETHER[case][0])
+    sweep = native_sweep(native_tables(TOGETHER[case][0]))
     start, counts = start_of(sweep), []
     within = sweep.forward.steps.storing
 

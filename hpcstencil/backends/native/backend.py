@@ -140,6 +140,8 @@ class LoweredToNative:
     def seconds_per_work(self, topology: Topology) -> float | None:
         from hpcstencil.backends.native.speed_probe import probe_shape, seconds_per_step
 
+        if self.problem.replayed:
+            return None  # its steps need arrays of their own
         threads, shape = threads_for(topology.device_count), probe_shape(topology, self.program.fixed)
         library = begun(self.program.text, self.program.driver).result()
         seconds = seconds_per_step(self.program, library, self.problem, topology, threads)
@@ -230,8 +232,8 @@ class LoweredToNative:
         from hpcstencil.backends.native.field_sums import ByNative
         from hpcstencil.backends.native.injection import NativeInjection
         from hpcstencil.backends.native.region_records import region_records_of
-        from hpcstencil.backends.native.state_records import StoredInCalls
         from hpcstencil.backends.native.stencil_records import recorder_of_cells
+        from hpcstencil.backends.native.step_arrays import ReplayedInCalls, StoredInCalls
         from hpcstencil.backends.native.time_loop import (
             attempt_by_sections,
             attempt_in_a_call,
@@ -349,6 +351,7 @@ class LoweredToNative:
             storing=StoredInCalls(code.library, self.program.fields)
             if records and alone and one_at_a_time and recordable(code.library, self.program.fields, problem.changing)
             else None,
+            replaying=ReplayedInCalls(code.library, problem.replayed) if problem.replayed else None,
             injection=(lambda most: NativeInjection(code.library, device_grid.topology, self.program.injections, most))
             if self.program.injections and plan.steps_per_exchange and one_at_a_time
             else None,

@@ -34,6 +34,7 @@ from hpcstencil.symbolic.zero_regions import vanishes
 FOR_ALL = ("array", "row", "pitch", "slide", "table", "scalar")
 # What a statement computes with, besides numbers: values, or cells of rows and tables.
 OPERANDS = re.compile(r"\b(?:[vhrsw]\d+|[xj]|in|q)\b")
+OF_STEP = -1000  # and below: the arrays that each step has of its own, as in program.hpp
 FEW_TABLES = 8  # functions of one coordinate that are combined in each cell, and not stored for all cells
 FURTHEST = 7  # largest offset, in cells, at which a sliding vector can be read in both precisions
 Row = tuple[int, int, int]  # an array, and the offsets of a plane and a row
@@ -116,6 +117,7 @@ class Cells(Writer):
     by_pitch: bool = False  # rows are found by their distance from one of their plane
     slides: Collection[Row] = ()  # rows whose vectors slide, see vector.hpp
     absent: Absent = NOTHING
+    replayed: Sequence[str] = ()  # fields in arrays of each step
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -178,7 +180,9 @@ class Cells(Writer):
         if tree in self.scope.held:
             return self.loaded(self.scope.held[tree], at)
         if isinstance(tree, Field):
-            raise AssertionError(f"{tree.name} is in no array")
+            assert tree.name in self.replayed and at[1:] == (0, 0), f"{tree.name} is in no array"
+            number = OF_STEP - self.replayed.index(tree.name)
+            return self.once(("array", number), at, lambda: self.looked_up(number, at))
         if varies(tree):
             product = isinstance(tree, Pointwise) and tree.function == "multiply"
             return self.nothing() if product and self.absent.fields and vanishes(tree, self.absent.fields) else None
@@ -212,7 +216,8 @@ class Cells(Writer):
         return self.once(("array", array), at, lambda: self.looked_up(array, at))
 
     def looked_up(self, array: int, at: Offset) -> str:
-        """Return the C++ expression that loads an array at the offset ``at``; negative numbers are fixed arrays."""
+        """Return the C++ expression that loads an array at the offset ``at``; negative numbers are fixed arrays, and those from
+        `OF_STEP` down arrays of a step."""
         plane, row = self.reads.plane(array, at[0]), self.row_of(array, at)
         this = (array, at[0], at[1])
         if array >= 0 and 0 < abs(at[2]) <= FURTHEST:

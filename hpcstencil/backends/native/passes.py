@@ -13,7 +13,7 @@ from functools import cached_property
 
 from hpcstencil.backends.backend import Unsupported
 from hpcstencil.backends.native.expression_writer import Numbers, Offset
-from hpcstencil.backends.native.pass_statements import Cells, Row, Scope
+from hpcstencil.backends.native.pass_statements import OF_STEP, Cells, Row, Scope
 from hpcstencil.backends.native.scalars import Functions, Scalars
 from hpcstencil.backends.native.zero_regions import NO_LAYERS, NOTHING, Absent, Layers
 from hpcstencil.problem.problem import Problem
@@ -152,8 +152,8 @@ class Variant:
     scalars
         The index of its first scalar in s[].
     planes
-        The planes that it reads: (index of an input of the pass, offset along the first axis). Fixed arrays have negative
-        indices.
+        The planes that it reads: (index of an input of the pass, offset along the first axis). Fixed arrays and arrays of a
+        step have negative indices, as in program.hpp.
     outputs
         The indices of those outputs of the pass that it fills. The others are 0.
     at_once
@@ -212,6 +212,7 @@ class Text:
         self.tables = Functions(self.numbers, self.discretization, self.axis_of)
         self.fixed = Functions(self.numbers, self.discretization, self.axis_of)
         self.functions: dict[str, str] = {}  # text -> name
+        self.replayed = problem.replayed
 
     def statements(
         self,
@@ -236,6 +237,7 @@ class Text:
             by_pitch,
             slides,
             absent,
+            self.replayed,
         )
         for part in parts:
             code.turn_to(part.scope)
@@ -285,9 +287,10 @@ def joined(plan: Plan, trials: Trials) -> list[Parts]:
 def joined_ends(plan: Plan, trials: Trials, passes: Sequence[Parts]) -> Parts:
     """Return the parts of the last pass of a step and the first pass of the next one, joined.
 
-    The result is empty if the two cannot be joined.
+    The result is empty if the two cannot be joined. A pass reads the arrays of one step only (`Problem.replayed`).
     """
-    if len(passes) < 2 or plan.problem.errors():
+    of_step = any(array <= OF_STEP for array, _ in trials.of(passes[0]).reads.planes)
+    if len(passes) < 2 or plan.problem.errors() or of_step:
         return ()
     results = [array for part in passes[0] for array in part.outputs]
     renamed = dict(enumerate(plan.ends)) | {array: array + len(plan.arrays) for array in results}

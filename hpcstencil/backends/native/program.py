@@ -184,7 +184,7 @@ def counts(step: Step, furthest: Sequence[int] = (0, 0, 0), **others: int) -> li
         f"const int {', '.join(f'{name} = {others.get(name, 0)}' for name in OTHERS)};",
         f"const long MAX_OFFSET[] = {{{', '.join(map(str, furthest))}}};",
         "static_assert(AT_ONCE <= MOST_AT_ONCE);",
-        f"const int INJECTIONS = {len(step.plan.injected)};",
+        f"const int INJECTIONS = {len(step.plan.injected)}, REPLAYED = {len(problem.replayed)};",
         f"const bool FLAT = {str(is_flat(step.text.axis_of)).lower()};",
         f"const bool JOINS_STEPS = {str(step.joins_steps).lower()};",
         f"const double STATEMENTS = {step.statements:.1f};",

@@ -348,6 +348,10 @@ class Planner:
     ) -> Write:
         """Return the function that writes the statements for Σ_j a_j y_j + dt Σ_j b_j k_j of the field ``name``."""
 
+        def evaluated(code: Cells, at: tuple[int, int, int]) -> str:
+            ((j, _),) = stage.slopes
+            return code.value(trees[name], at) if j == new else code.loaded(slopes[j][name], at)
+
         def write(code: Cells, at: tuple[int, int, int]) -> str:
             result = ""
             for j, a in stage.values:
@@ -370,7 +374,7 @@ class Planner:
                 result = code.plus_product(result, code.scalar((), 1.0, f"dt * {stage.remembered!r}"), before)
             return result
 
-        return write
+        return evaluated if stage.evaluates else write
 
     # ---- arrays and parts ----
 

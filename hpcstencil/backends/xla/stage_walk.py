@@ -21,13 +21,14 @@ Values = Mapping[str, Value]
 def combined(
     stage: Stage, dt: Any, values: Mapping[int, Value], slopes: Mapping[int, Value], before: Value | None = None
 ) -> Value:
-    """Return Σ_j a_ij y_j + dt Σ_j b_ij k_j of one field, summed from left to right.
+    """Return Σ_j a_ij y_j + dt Σ_j b_ij k_j of one field, summed from left to right; k_j alone if the stage ``evaluates``.
 
     ``values`` and ``slopes`` are the y_j and k_j by stage number. ``before`` is the slope at the beginning of the previous
     step, for a stage that remembers it. ``dt`` is a (traced) float64. The result covers the windows that all terms share,
     in their dtype.
     """
-    used = [*((a, values[j], None) for j, a in stage.values), *((b, slopes[j], dt) for j, b in stage.slopes)]
+    step = None if stage.evaluates else dt
+    used = [*((a, values[j], None) for j, a in stage.values), *((b, slopes[j], step) for j, b in stage.slopes)]
     if before is not None:
         used.append((stage.remembered, before, dt))
     windows = common([value for _, value, _ in used])

@@ -34,8 +34,10 @@ static long parts_of_first_axis(const Call& call, long others, long threads) {
     return parts;
 }
 
-// Whether tiles are long enough if an axis is divided into this many ``parts``.
+// Whether tiles are long enough if an axis is divided into this many ``parts``. Arrays of a step have no cells beyond
+// the ends of a periodic axis.
 static bool may_divide(const Call& call, int axis, long parts) {
+    if (REPLAYED && call.wraps[axis]) return parts == 1;
     return parts == 1 || call.count[axis] / parts >= (axis == 1 ? 8 : 256);
 }
 
@@ -175,9 +177,9 @@ static Blocking cheapest_in_place(const Call& call, long steps, bool given, long
 
 constexpr double TILING_OVERHEAD = 1.15;  // cost of copies into tiles and out of them
 
-// Whether all blocks that exchange edges can step in place. They do so then, and their sweeps begin steps for each other:
-// what they exchange lies in the middle of a step. So all blocks have to come to the same answer, which depends on the
-// narrowest block, beside walls and away from them, and on the most threads of any process.
+// Whether all blocks that exchange edges can step in place. They do so then, and their sweeps begin steps for each
+// other: what they exchange lies in the middle of a step. So all blocks have to come to the same answer. It depends on
+// the narrowest block, beside walls and away from them, and on the most threads of any process.
 static bool all_blocks_step_in_place(const Call& call) {
     Call block = call;
     Pipeline& pipe = *new Pipeline();

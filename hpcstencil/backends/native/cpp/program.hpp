@@ -21,10 +21,12 @@ struct Input {
     int array, reach[AXES];
     bool straight;
 };
-// A plane that a pass reads: the index of its input, or -1 - n for fixed array n, and its offset along the first axis.
+// A plane that a pass reads: the index of its input, -1 - n for fixed array n, or OF_STEP - n for array n of the step
+// (step_arrays.hpp); and its offset along the first axis.
 struct Plane {
     int input, offset;
 };
+constexpr int OF_STEP = -1000;
 // The address of cell (0, 0) of a plane, and the distance in cells between two rows of a call, negative if they go
 // down.
 struct Rows {
@@ -81,6 +83,7 @@ extern const bool JOINS_STEPS;   // whether one more pass joins the last pass of
 extern const int AT_ONCE;        // the most planes that a pass computes together, at most MOST_AT_ONCE
 extern const int PLANES;         // the most planes that a pass reads or writes
 extern const int TABLES, FIXED;  // functions of one coordinate, and of several
+extern const int REPLAYED;       // arrays that each step has of its own
 extern const int SCALARS;
 extern const long MAX_OFFSET[AXES];     // cells beyond its own at which a function reads coordinates
 extern const double STATEMENTS;         // of a pass for a cell, on average

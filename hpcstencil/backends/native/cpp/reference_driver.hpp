@@ -3,6 +3,7 @@
 // next step.
 #include "ghosts.hpp"
 #include "injection.hpp"
+#include "step_arrays.hpp"
 
 struct Reference {
     const Call& call;
@@ -95,12 +96,14 @@ struct Reference {
         Rows in[PLANES], out[PLANES];
         Injected added;
         added.find(call, step, pass);
+        StepInputs inputs;
+        inputs.find(call, fixed_arrays, step);
         for (long i = -more[0]; i < call.count[0] + more[0]; i += whole.at_once) {
             for (int n = 0; n < whole.planes; n++) {
                 const Plane& plane = whole.plane[n];
                 if (plane.input >= 0)
                     in[n] = {set[pass.input[plane.input].array] + (i + plane.offset) * stride[0], stride[1]};
-                else in[n] = fixed_arrays.at(plane, i);
+                else in[n] = inputs.at(plane, i);
             }
             for (int n = 0; n < pass.outputs * whole.at_once; n++)
                 out[n] = {set[pass.output[n % pass.outputs]] + (i + n / pass.outputs) * stride[0], stride[1]};

@@ -4,6 +4,7 @@
 #include "error_sums.hpp"
 #include "ghosts.hpp"
 #include "injection.hpp"
+#include "step_arrays.hpp"
 
 // The kind of a tile's end along an axis. If it is neither a boundary nor periodic, the cells beyond it are loaded.
 struct Side {
@@ -114,8 +115,8 @@ struct Tile {
 
     real* plane(int r, long i) const { return origin[r] + modulo(i, pipe.ring[r].planes) * layout[r].plane; }
 
-    // Source is a plane that a level reads or writes: ``back`` planes behind the newest one of its ring, or of a fixed
-    // array. Work, computed once per tile, is the range of cells that a level computes and its planes.
+    // Source is a plane that a level reads or writes: ``back`` planes behind the newest one of its ring, or of what
+    // `StepInputs` has. Work, computed once per tile, is the range of cells that a level computes and its planes.
     struct Source {
         int ring, back;
     };
@@ -127,6 +128,7 @@ struct Tile {
         Unstored unstored;
         LevelStencils stencils;
         Injected injected;
+        StepInputs inputs;
     };
     List<Work> work{LEVELS};
     List<Source> sources{LEVELS * PLANES * VARIANTS}, targets{LEVELS * PLANES};
@@ -155,6 +157,7 @@ struct Tile {
             w.records.find(call, job.first + w.step, *w.pass), w.unstored.find(pipe.level[q].pass, w.records.cells);
             w.stencils.find(call, job.first + w.step, pipe.level[q].pass, plan.evaluator_functions);
             w.injected.find(call, job.first + w.step, *w.pass);
+            w.inputs.find(call, plan.fixed_arrays, job.first + w.step);
             for (int mask = 0; mask < VARIANTS; mask++) {
                 const Variant& variant = *w.pass->variant[mask];
                 w.first[mask] = next;
@@ -228,7 +231,7 @@ struct Tile {
             return ring_plane(r, int(pipe.ring[r].ahead - pipe.level[w.level].ahead) - int(n - i));
         };
         auto source = [&](const Plane& plane, long n) {
-            if (plane.input < 0) return plan.fixed_arrays.at(plane, n);
+            if (plane.input < 0) return w.inputs.at(plane, n);
             return read_plane(Unstored::array(plane), n + plane.offset);
         };
         w.unstored.record(call, scalars[w.step], plan.tables.data(), plan.layers, i, from, to, source);
@@ -244,7 +247,7 @@ struct Tile {
                 const Variant& variant = *pass.variant[mask];
                 const Rows* planes = read.of(pass, mask, [&](int n, int more) {
                     const Source& source = sources[w.first[mask] + n];
-                    return source.ring < 0 ? plan.fixed_arrays.at(variant.plane[n], i + k + more)
+                    return source.ring < 0 ? w.inputs.at(variant.plane[n], i + k + more)
                                            : ring_plane(source.ring, source.back - k - more);
                 });
                 compute_variant(pass, variant, scalars[w.step], plan.tables.data(), i + k, planes, out, j0, j1, x0, x1,

@@ -221,8 +221,10 @@ struct Sweep {
     List<Unstored> unstored{LEVELS};
     List<LevelStencils> stencils{LEVELS};
     List<Injected> injected{LEVELS};
+    List<StepInputs> inputs{LEVELS};
     List<Rows> written{PLANES};  // by a pass
     VariantPlanes read;
+    long wrapped = 0;  // see `turn_to`
     Prefetch upcoming, tile_edge;
     ResultSums results;
     double polled = 0;
@@ -250,6 +252,7 @@ struct Sweep {
             stencils[q].find(call, wavefront.first_step(k) + pipe.level[q].step, pipe.level[q].pass,
                              wavefront.evaluator_functions);
             injected[q].find(call, wavefront.first_step(k) + pipe.level[q].step, pass);
+            inputs[q].find(call, wavefront.fixed_arrays, wavefront.first_step(k) + pipe.level[q].step);
             for (int mask = 0; mask < VARIANTS; mask++)
                 for (int n = 0; n < pass.variant[mask]->planes; n++) {
                     const Plane& plane = pass.variant[mask]->plane[n];
@@ -474,7 +477,7 @@ struct Sweep {
         for (long n = i; n < i + wavefront.in_round; n += AT_ONCE)
             unstored[q].record(call, scalars[mine.step], wavefront.tables.data(), wavefront.layers, n, first, end,
                                [&](const Plane& plane, long n) {
-                                   if (plane.input < 0) return wavefront.fixed_arrays.at(plane, n);
+                                   if (plane.input < 0) return inputs[q].at(plane, n);
                                    return read_plane(Unstored::array(plane), n + plane.offset);
                                });
         stencils[q].record(call, i0, i1, first, end, read_plane);
@@ -507,15 +510,23 @@ struct Sweep {
     // What a level reads, and writes, if it computes plane i. Row m of a call is row m * rows of plane i + m * planes.
     INLINED const Rows* rows_read(int q, int mask, long i, long planes, long rows) {
         const Pass& pass = passes[pipe.level[q].pass];
-        const FixedArrays& fixed = wavefront.fixed_arrays;
-        const long pitch = planes * part.plane + rows * part.pitch,
-                   fixed_pitch = planes * fixed.plane + rows * fixed.pitch;
+        const long pitch = planes * part.plane + rows * part.pitch;
         real* const* sources = in[q] + mask * PLANES;
         return read.of(pass, mask, [&](int p, int more) {
             const Plane& plane = pass.variant[mask]->plane[p];
-            return plane.input < 0 ? Rows{fixed.at(plane, i + more).p, fixed_pitch}
+            return plane.input < 0 ? inputs[q].at(plane, i + more, planes, rows, wrapped)
                                    : Rows{sources[p] + (i + more) * part.plane, pitch};
         });
+    }
+    // Makes the arrays of a step, which end where a periodic axis does, have row j in its place. Returns how many rows
+    // from j on do, in the order of the sweep.
+    long turn_to(long j) {
+        const long count = call.count[1], before = wrapped;
+        if (!REPLAYED || !call.wraps[1]) return UNBOUNDED;
+        wrapped = j < 0 ? count : j < count ? 0 : -count;
+        if (wrapped != before) read.forget();
+        if (upward) return wrapped > 0 ? -j : wrapped ? UNBOUNDED : count - j;
+        return wrapped > 0 ? UNBOUNDED : wrapped ? j - count + 1 : j + 1;
     }
     const Rows* rows_written(int q, long i, long planes, long rows) {
         const Pass& pass = passes[pipe.level[q].pass];
@@ -534,7 +545,12 @@ struct Sweep {
 
     // Computes groups of planes that are single rows, from plane i on, in one call.
     void compute_groups(int q, long i, long groups) {
-        const long planes = passes[pipe.level[q].pass].at_once, next = upward ? planes : -planes;
+        const long planes = passes[pipe.level[q].pass].at_once, next = upward ? planes : -planes,
+                   other = i + (groups - 1) * next, low = min(i, other), high = max(i, other) + planes - 1;
+        if (REPLAYED && groups > 1 && home(call, high) - home(call, low) != high - low) {  // across the end of an axis
+            compute_groups(q, i, groups / 2);
+            return compute_groups(q, i + groups / 2 * next, groups - groups / 2);
+        }
         read.forget();
         compute_call(q, i, next, 0, rows_read(q, 0, i, next, 0), rows_written(q, i, next, 0), 0, groups);
     }
@@ -543,9 +559,11 @@ struct Sweep {
     void compute_rows(int q, long i, long j0, long j1) {
         read.forget();
         const long next = upward ? 1 : -1, end = upward ? j1 : 1 - j0;
-        const Rows *from = rows_read(q, 0, i, 0, next), *to = rows_written(q, i, 0, next);
-        for (long m = upward ? j0 : 1 - j1; m < end; m += ROWS)
-            compute_call(q, i, 0, next, from, to, m, min(m + ROWS, end));
+        const Rows* to = rows_written(q, i, 0, next);
+        for (long m = upward ? j0 : 1 - j1, rows; m < end; m += rows) {
+            rows = min(turn_to(m * next), min(ROWS, end - m));
+            compute_call(q, i, 0, next, rows_read(q, 0, i, 0, next), to, m, m + rows);
+        }
     }
 
     // Computes rows of a group of planes in chunks, and apart where they are in different absorbing layers.
@@ -561,6 +579,7 @@ struct Sweep {
                 long j = upward ? j0 + m : j1 - 1 - m, x0 = max(0, c - cut.lower * m),
                      x1 = min(width, c + cut.length - cut.lower * m);
                 if (x0 >= x1) continue;
+                turn_to(j);
                 wavefront.layers.each_region(
                     i, pass.at_once, j, j + 1, x0, x1, [&](int mask, long, long, long v0, long v1) INLINED {
                         compute_variant(pass, *pass.variant[mask], numbers, tables, i, rows_read(q, mask, i, 0, 1), to,

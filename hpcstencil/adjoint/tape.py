@@ -1,0 +1,177 @@
+"""The tape of a run: for each step, the values that its reverse reads of the fields of the equation.
+
+With it a reverse step needs no states, and takes no steps forwards again. The forward problem gets a field for each value, and
+its method a stage that evaluates it where the reverse step would. The reverse problem reads the values of each step from
+memory (`Problem.replayed`).
+
+Example: acoustic waves, ∂q/∂t = c² (∇²p + s), and the derivative with respect to c. The reverse step adds
+2 c q̄ (∇²p + s) to it, so the tape is ∇²p + s, one value per cell and step. A state has two: p and q.
+
+An expression that an operator of the reverse step reads, such as c² q̄ in ∇²(c² q̄), becomes a field too, which a stage evaluates
+just before. Then a reverse step stores nothing but fields, and native code takes many of them in place.
+
+`with_tape` says which problems have a tape. All values are the same, to the last bit, as those of `Adjoint.reversing`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from hpcstencil.adjoint.problem import ADJOINT, GRADIENT, Adjoint, Tape, parts_of
+from hpcstencil.adjoint.stages import by_stage, one_by_one
+from hpcstencil.numerics.integrators import Method, Stage
+from hpcstencil.problem.problem import Problem
+from hpcstencil.symbolic.differentiate import STEPS
+from hpcstencil.symbolic.expressions import OPERATORS, Field, Node, Pointwise, has_own_ghosts, rebuilt
+
+TAPE, OPERAND = "tape.", "operand."  # and a number: fields
+MOST = 2  # values per cell and step, and operands; to store and load more takes longer than to compute them again
+
+
+def recording(adjoint: Adjoint, forward: Problem) -> Problem:
+    """A problem whose steps also compute the tape of an ``adjoint``: ``forward`` is its equation, or that of a member.
+
+    The values of a step are in the fields tape.n after it. All other fields have the same bits as without.
+    """
+    tape, names = adjoint.tape, adjoint.problem.replayed
+    assert tape is not None
+    group, groups = by_stage(0, tape.evaluated), forward.groups or dict.fromkeys(forward.trees, 0)
+    return replace(
+        forward,
+        fields=(*forward.changing, *names, *forward.constant),
+        memory=(*forward.memory, *names),
+        begin_at_zero=(*forward.begin_at_zero, *names),
+        trees={**forward.trees, **tape.values},
+        method=with_evaluation(forward.method, tape.evaluated, group),
+        groups={**groups, **dict.fromkeys(names, group)},
+        faces={**adjoint.problem.faces, **forward.faces},
+    )
+
+
+def with_evaluation(method: Method, number: int, group: int) -> Method:
+    """The method with one more stage, which evaluates the right-hand sides of a ``group`` at the stage value with this
+    ``number``, after the stage that uses the slopes there."""
+    after = number + 1
+
+    def moved(stage: Stage) -> Stage:
+        values, slopes = ([(j + (j > after), weight) for j, weight in terms] for terms in (stage.values, stage.slopes))
+        return replace(stage, values=tuple(values), slopes=tuple(slopes), group=stage.group or 0)
+
+    stages, nodes = [*map(moved, method.stages)], method.nodes
+    stages.insert(after, Stage((), ((number, 1.0),), group, evaluates=True))
+    return replace(method, stages=tuple(stages), times=(*nodes[: after + 1], nodes[after], *nodes[after + 1 :]))
+
+
+def with_tape(adjoint: Adjoint) -> Adjoint | None:
+    """The adjoint with a tape; None if there is none.
+
+    There is one if
+    - reverse steps need states, but nothing that is added between them does, and they do not depend on the time;
+    - a step is one stage, or moves one group of fields at a time, and only one of its stages needs states;
+    - that stage reads them in its own cell, or in operands with boundary conditions of their own; its operators read nothing
+      else than these and fields, so that native code needs no other arrays;
+    - there are few values and few operands (`MOST`).
+    """
+    forward, method = adjoint.forward, adjoint.forward.method
+    added = forward.adds_every is not None and not adjoint.injected
+    stages = one_by_one(method) or (len(method.stages) == 1 and not method.multistep and not method.partitioned)
+    if not adjoint.needs_states or added or not stages:
+        return None
+    states = frozenset(forward.trees)
+    evaluated = [
+        j for j, stage in enumerate(method.stages) if stage.slopes and reads(read_at(stage, adjoint).values(), states)
+    ]
+    if len(evaluated) != 1:
+        return None
+    found = [made for whole in (False, True) if (made := _Making(adjoint, states, whole).made(evaluated[0]))]
+    best = min(found, key=lambda one: len(one.problem.replayed), default=None)
+    few = best is not None and 0 < len(best.problem.replayed) <= MOST and len(best.operands) <= MOST
+    return best if few else None
+
+
+def read_at(stage: Stage, adjoint: Adjoint) -> Mapping[str, Node]:
+    """What the reverse of a ``stage`` evaluates, by field."""
+    rhs = adjoint.reverse_rhs
+    return rhs if stage.group is None else adjoint.group_parts.get(stage.group, rhs)
+
+
+def reads(trees: Iterable[Node], names: Collection[str]) -> bool:
+    """Whether one of the trees reads a field with one of these names."""
+    return any(not tree.field_names.isdisjoint(names) for tree in trees)
+
+
+@dataclass
+class _Making:
+    """The tape so far. With ``whole``, its values are the largest trees of ``states`` and of nothing that the reverse steps
+    change; else they are the states themselves."""
+
+    adjoint: Adjoint
+    states: frozenset[str]
+    whole: bool
+    values: dict[Node, str] = field(default_factory=dict)
+    operands: dict[Node, str] = field(default_factory=dict)
+    conditions: dict[Node, Node] = field(default_factory=dict)  # the operand with the same boundary condition, by field
+    known: dict[Node, Node] = field(default_factory=dict)
+
+    def made(self, evaluated: int) -> Adjoint | None:
+        """The adjoint with the tape at the stage value with this number; None if a tree needs more than that."""
+        adjoint, problem = self.adjoint, self.adjoint.problem
+        trees = {name: self.converted(tree) for name, tree in problem.trees.items()}
+        parts = {
+            group: {name: self.converted(tree) for name, tree in part.items()}
+            for group, part in adjoint.group_parts.items()
+        }
+        faces = dict(problem.faces)
+        for new, operand in self.conditions.items():
+            faces |= {(new, axis, side): face for (of, axis, side), face in problem.faces.items() if of == operand}
+        values, operands = ({name: tree for tree, name in found.items()} for found in (self.values, self.operands))
+        tape = Tape(evaluated, values, operands, ())
+        problem = replace(problem, trees=trees, faces=faces, replayed=tuple(values))
+        taped = replace(adjoint, problem=problem, group_parts=parts, tape=tape)
+        read = {*taped.read, *(part for tree in operands.values() for part in parts_of(tree, faces))}
+        inside = {child for part in read if isinstance(part, OPERATORS) for child in part.children if child.field_names}
+        if not all(isinstance(child, Field) and child.name not in values for child in inside):
+            return None
+        if any(isinstance(part, Field) and part.name in self.states for part in read) or taped.follows_time:
+            return None
+        stages = enumerate(taped.forward.method.stages)
+        used = tuple(j for j, stage in stages if stage.slopes and reads(read_at(stage, taped).values(), operands))
+        return replace(taped, tape=replace(tape, with_operands=used))
+
+    def converted(self, tree: Node) -> Node:
+        """The tree with fields in place of values and of operands."""
+        if tree not in self.known:
+            self.known[tree] = self._converted(tree)
+        return self.known[tree]
+
+    def _converted(self, tree: Node) -> Node:
+        if not tree.field_names:
+            return tree
+        if self.is_value(tree):
+            return Field(self.values.setdefault(tree, f"{TAPE}{len(self.values)}"))
+        change = self.operand if isinstance(tree, OPERATORS) else self.converted
+        return rebuilt(tree, change)
+
+    def is_value(self, tree: Node) -> bool:
+        """Whether the tape has the value of this tree.
+
+        It has no truth values, and no whole right-hand side of the equation: native code does not round that before it is
+        multiplied by dt.
+        """
+        if not self.whole or (isinstance(tree, Pointwise) and tree.function in STEPS):
+            return isinstance(tree, Field) and tree.name in self.states
+        names = tree.field_names
+        changed = any(name.startswith((ADJOINT, GRADIENT)) for name in names)
+        return bool(names & self.states) and not changed and tree not in self.adjoint.forward.slopes.values()
+
+    def operand(self, tree: Node) -> Node:
+        """The field of what an operator reads; or the tree itself, with fields for values, if it has no boundary condition of
+        its own, or has operators in it."""
+        changed = self.converted(tree)
+        alone = isinstance(changed, Field) or not has_own_ghosts(tree) or not tree.kinds.isdisjoint(OPERATORS)
+        if alone:
+            return changed
+        new = Field(self.operands.setdefault(changed, f"{OPERAND}{len(self.operands)}"))
+        self.conditions[new] = tree
+        return new

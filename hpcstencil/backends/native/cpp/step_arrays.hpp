@@ -1,0 +1,48 @@
+// Arrays of which each step has its own: states and values that a call stores after its steps, and values that the
+// passes of a step read.
+#pragma once
+#include <algorithm>
+
+#include "coordinate_tables.hpp"
+
+// For each of ``steps``, ascending steps of a call's clock, some arrays of the caller's block. The n-th array of each
+// step has planes[n] cells from one plane to the next, and pitches[n] from one row to the next.
+struct StepArrays {
+    int64_t count;
+    const int64_t* steps;
+    void* const* arrays;
+    const int64_t *planes, *pitches;
+
+    // The arrays of a step, which has ``each`` of them; null if it has none.
+    void* const* of(long step, long each) const {
+        const int64_t* found = std::lower_bound(steps, steps + count, step);
+        return found < steps + count && *found == step ? arrays + (found - steps) * each : nullptr;
+    }
+};
+
+static StepArrays* replayed = nullptr;
+
+// Passes of later calls read these arrays, REPLAYED in each step. They have the cells of other blocks that the steps
+// between two exchanges compute, and room for a few planes before and behind these.
+extern "C" void set_replayed(StepArrays* arrays) { replayed = arrays; }
+
+// What the passes of a step read besides its arrays: functions of coordinates, and the arrays of this step.
+struct StepInputs {
+    const FixedArrays* fixed = nullptr;
+    void* const* arrays = nullptr;
+    const Call* call = nullptr;
+
+    void find(const Call& of, const FixedArrays& fixed_arrays, long step) {
+        call = &of, fixed = &fixed_arrays, arrays = REPLAYED ? replayed->of(step, REPLAYED) : nullptr;
+    }
+    // What a pass that computes plane i reads. Row m of a call is row m * rows of plane i + m * planes; arrays of the
+    // step have it ``wrapped`` rows further up.
+    Rows at(const Plane& read, long i, long planes = 0, long rows = 1, long wrapped = 0) const {
+        if (read.input > OF_STEP)
+            return {fixed->at(read, i).p, planes * fixed->plane + rows * fixed->pitch};
+        const int n = OF_STEP - read.input;
+        const long pitch = replayed->pitches[n], plane = replayed->planes[n];
+        real* const first = (real*)arrays[n] + home(*call, i + read.offset) * plane;
+        return {first + wrapped * pitch, planes * plane + rows * pitch};
+    }
+};

@@ -1,0 +1,80 @@
+"""Reverse sweeps with a tape on several processes: the bits of one process that stores states."""
+
+import numpy as np
+import pytest
+from gradients import bytes_of, in_memory, members_from
+from support import dealt
+
+from hpcstencil.gradient import compose
+from hpcstencil.runtime.communicator import connect, from_rank_0
+
+pytestmark = pytest.mark.mpi
+
+WAVE = {
+    "grid": {"shape": [44, 37], "upper": [4.4, 3.7]},
+    "equation": {"name": "acoustic", "c": 1.3, "source": 2.0, "xs": 0.6, "ys": 0.4, "f0": 20.0, "t0": 0.03},
+    "initial": {"p": "exp(-4*(x - 1)**2 - 4*(y - 2)**2)"},
+    "boundary": {"y": {"dirichlet": 0.0}},
+    "numerics": {"integrator": "leapfrog", "order": 4},
+    "time": {"dt": 0.01, "end": 0.234},
+    "probes": {"cable": {"field": "p", "x": [0.3, 2.18, 4.4], "y": [0.4, 1.85, 3.0], "every_steps": 3}},
+    "objective": {"J": "sum(cable**3 + t*cable)"},
+    "gradient": {"of": ["equation.c", "initial.p"]},
+}
+PROBLEMS = {
+    "receivers": WAVE,
+    "periodic": {
+        **WAVE,
+        "grid": {"shape": [25, 18, 20]},
+        "equation": {"name": "gray_scott"},
+        "initial": {"u": "1 - 0.3*sin(x)", "v": "0.2 + 0.1*cos(y + z)"},
+        "boundary": {},
+        "numerics": {"integrator": "euler", "precision": "float64"},
+        "probes": {},
+        "objective": {"J": "integral(u**2*v)"},
+        "gradient": {"of": ["initial.v", "equation.F", "equation.k"]},
+        "time": {"dt": 0.5, "end": 10.0},
+    },
+    "values in operands": {
+        **WAVE,
+        "grid": {"shape": [24, 26, 17], "upper": [2.4, 2.6, 1.7]},
+        "equation": {"name": "custom", "a": 0.3, "rhs": {"u": "v", "v": "(1 + a*u)*laplacian(u)"}},
+        "initial": {"u": "sin(2*x)*cos(3*y + z)"},
+        "boundary": {"y": "periodic", "z": {"dirichlet": 0.1}},
+        "probes": {},
+        "objective": {"J": "integral(u**3)"},
+        "gradient": {"of": ["initial.u"]},
+        "time": {"dt": 0.01, "end": 0.12},
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def communicator():
+    return connect()
+
+
+@pytest.mark.parametrize("name, every", dealt(PROBLEMS, ("auto", 1)))
+def test_every_decomposition_gives_the_bits_of_a_sweep_with_states(communicator, name, every):
+    given = PROBLEMS[name]
+
+    def expected():
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(compose, "taped", lambda adjoint, *_: adjoint)
+            members = members_from(given, kernel="native")
+        assert members.sweeps[0].adjoint.tape is None
+        return in_memory(members)
+
+    alone = from_rank_0(communicator, expected)
+    members = members_from({**given, "decomposition": {"steps_per_exchange": every}}, communicator, kernel="native")
+    (sweep,) = members.sweeps
+    assert sweep.adjoint.tape is not None
+    for _ in range(2):
+        value, found = bytes_of(in_memory(members))
+        assert value == alone.value
+        index = tuple(slice(*r) for r in sweep.forward.ranges)
+        for key, array in alone.blocks.items():
+            assert found[key] == np.ascontiguousarray(array[index]).tobytes(), key
+        assert {key: found[key] for key in alone.numbers} == {
+            key: np.asarray(number).tobytes() for key, number in alone.numbers.items()
+        }
