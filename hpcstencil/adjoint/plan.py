@@ -138,17 +138,20 @@ def first_on_tape(starts: Sequence[int], at_once: int) -> int:
     return next(start for start in starts if starts[-1] - start <= at_once)
 
 
+def array_bytes(adjoint: Adjoint, topology: Topology) -> int:
+    """The memory of each process for an array on these blocks."""
+    itemsize = np.dtype(adjoint.forward.config.numerics.precision).itemsize
+    return math.prod(topology.capacity()) * topology.device_count * itemsize
+
+
 def state_bytes(adjoint: Adjoint, topology: Topology) -> int:
     """The memory of each process for a state of the equation on these blocks."""
-    problem = adjoint.forward
-    itemsize = np.dtype(problem.config.numerics.precision).itemsize
-    return len(problem.changing) * math.prod(topology.capacity()) * topology.device_count * itemsize
+    return len(adjoint.forward.changing) * array_bytes(adjoint, topology)
 
 
 def tape_bytes(adjoint: Adjoint, topology: Topology, steps: int) -> int:
     """The memory of each process for the tape of some ``steps`` on these blocks; 0 without one."""
-    itemsize = np.dtype(adjoint.forward.config.numerics.precision).itemsize
-    return steps * len(adjoint.problem.replayed) * math.prod(topology.capacity()) * itemsize
+    return steps * len(adjoint.problem.replayed) * array_bytes(adjoint, topology)
 
 
 def injects(adjoint: Adjoint, topology: Topology, kernel: str) -> bool:
@@ -226,9 +229,7 @@ def plan_of(adjoint: Adjoint, topology: Topology, at_once: int, injected: bool, 
     """
     problem, gradient = adjoint.forward, adjoint.forward.config.gradient
     groups = tuple(group.count for group in groups_of(run, adjoint, at_once, injected))
-    itemsize = np.dtype(problem.config.numerics.precision).itemsize
-    size = state_bytes(adjoint, topology)
-    one = size // len(problem.changing)
+    size, one = state_bytes(adjoint, topology), array_bytes(adjoint, topology)
     constant = len(problem.constant)
     # The fields that the run begins with, those at its end, and the terms of the objective; the fields of the reverse steps,
     # twice; parameters, and copies of them; and what native code keeps of the fields of both problems, with about half as
@@ -247,7 +248,7 @@ def plan_of(adjoint: Adjoint, topology: Topology, at_once: int, injected: bool, 
     if not adjoint.needs_states and adjoint.tape is None:
         return SweepPlan(groups, 0, size, beside)
     starts = [0, *itertools.accumulate(groups)]
-    tape, again = tape_bytes(adjoint, topology, at_once), first_on_tape(starts, at_once)
+    tape, again = tape_bytes(adjoint, topology, at_once), first_on_tape(starts, at_once) if adjoint.tape else 0
     states = gradient.checkpoints or len(groups)
     if gradient.memory is not None or adjoint.tape is not None:
         states = (memory_of(adjoint, topology) - tape) // size
@@ -257,5 +258,6 @@ def plan_of(adjoint: Adjoint, topology: Topology, at_once: int, injected: bool, 
                 "give more, or take more processes"
             )
     on_disk = gradient.storage == "disk"
+    itemsize = np.dtype(problem.config.numerics.precision).itemsize
     file_bytes = len(problem.changing) * problem.cells * itemsize + BESIDE_ARRAYS
     return SweepPlan(groups, min(states, len(groups)), size, beside, on_disk, file_bytes, recorded, tape, again)
