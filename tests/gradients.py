@@ -1,7 +1,8 @@
 """Shared parts of the tests of gradients: the reverse sweep of an input given as tables, Taylor remainders, interruptions."""
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from hpcstencil.adjoint.plan import injects
 from hpcstencil.adjoint.problem import ADJOINT, GRADIENT, TRANSPOSED, Adjoint, adjoint_of
 from hpcstencil.adjoint.run_steps import steps_of
 from hpcstencil.distributed.windows import STEP_SIZE
-from hpcstencil.gradient import resumable
+from hpcstencil.gradient import compose, resumable
 from hpcstencil.gradient.compose import samples_of
 from hpcstencil.gradient.members import Members, Total, members_of
 from hpcstencil.gradient.sweep import Sweep
@@ -61,6 +62,13 @@ def members_from(
 
     forward = simulation_of(first, communicator, devices, kernel)
     return members_of(problem, forward, adjoint, compose, {}, differing(problem, adjoint.unknowns, {}), expressed)
+
+
+@contextmanager
+def without_tapes() -> Iterator[None]:
+    """A context in which sweeps are composed without a tape."""
+    with patch.object(compose, "taped", lambda adjoint, *_: adjoint):
+        yield
 
 
 def several_at_once(sweep: Sweep, steps: int, communicator: Communicator | None = None, devices: int = 1) -> Sweep:

@@ -6,7 +6,7 @@ The misfit is half the sum of squares of (p - observed) over receivers and steps
 speed of sound in each cell. Devito computes it with the solver of its tutorials (`devito_inversion.py`), deepwave with
 PyTorch's autograd (`deepwave_inversion.py`), hpcstencil with `sim.value_and_gradient()`. Both sides have the same cells,
 differences of the same order, leapfrog steps, float32, source and receivers on grid points, record p after every step, and
-store all states in memory. Each makes the data itself, by a run in the true model.
+store in memory what the gradient needs of all steps. Each makes the data itself, by a run in the true model.
 
 `walls` have no absorbing layers: the waves do not come back from the walls within the run. `layers` have cells more at each
 end, in which Devito has its damping, and hpcstencil a `sponge` of about the same strength. `cpml` have a CPML there, on both

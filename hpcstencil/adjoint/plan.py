@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -70,21 +70,19 @@ class SweepPlan:
         inside of the reversal of a group."""
         if not self.states:
             return self.steps
-        if self.tape_bytes:
-            return self.taken_for_tape + replace(self, tape_bytes=0).taken
         if len(set(self.groups)) == 1:
-            return self.groups[0] * steps_taken(len(self.groups), self.states)
+            return self.taken_for_tape + self.groups[0] * steps_taken(len(self.groups), self.states)
         starts = [0, *itertools.accumulate(self.groups)]
-        plan = actions(len(self.groups), self.states)
-        return sum(starts[each.last] - starts[each.first] for each in plan if isinstance(each, Advance))
+        advances = (each for each in actions(len(self.groups), self.states) if isinstance(each, Advance))
+        return self.taken_for_tape + sum(starts[each.last] - starts[each.first] for each in advances)
 
 
 def taped(adjoint: Adjoint, topology: Topology, kernel: str) -> Adjoint:
     """The adjoint with a tape if it has one, the ``kernel`` can record it, and that makes the sweep faster; else as it is.
 
-    A tape saves about two forward steps for each step of the run. So there is none if it makes the sweep take more steps than
-    that, less one, because there is memory for fewer states. There is none either on several devices of a process, with states
-    on disk, and if the steps follow the solution.
+    A tape saves about two forward steps per step of the run. But it leaves less memory for states, so more steps may be taken
+    again. It is used if these are at most one per step of the run. It is not used with several devices per process, with states
+    on disk, or if the steps follow the solution.
     """
     problem, on_disk = adjoint.forward, adjoint.forward.config.gradient.storage == "disk"
     if kernel != "native" or on_disk or topology.device_count > 1 or problem.step_follows_solution:
@@ -94,13 +92,11 @@ def taped(adjoint: Adjoint, topology: Topology, kernel: str) -> Adjoint:
         return adjoint
     run, injected = steps_of(problem), injects(adjoint, topology, kernel)
     possible = all(most_steps(each, topology) for each in (recording(found, problem), found.reversing(topology)))
-    if not possible or not steps_on_tape(found, topology):
+    if not possible or not (on_tape := steps_on_tape(found, topology)):
         return adjoint
-    with_, without = (
-        plan_of(each, topology, steps_at_once(each, topology, kernel, injected), injected, run).taken
-        for each in (found, adjoint)
-    )
-    return found if with_ <= without + run.total else adjoint
+    with_tape_taken = plan_of(found, topology, on_tape, injected, run).taken
+    at_once = steps_at_once(adjoint, topology, kernel, injected)
+    return found if with_tape_taken <= plan_of(adjoint, topology, at_once, injected, run).taken + run.total else adjoint
 
 
 def steps_on_tape(adjoint: Adjoint, topology: Topology) -> int:
@@ -212,10 +208,8 @@ def groups_of(
         done = 0
         while done < equal.count:
             left = equal.count - done
-            size = at_once if adjoint.needs_states else 1 if adjoint.follows_time else left
-            count = size if size <= left else 1
-            if adjoint.tape is not None:
-                count = min(at_once, left)
+            size = at_once if adjoint.begins_with_states else 1 if adjoint.follows_time else left
+            count = size if size <= left else 1 if adjoint.tape is None else left
             yield equal.part(done, count)
             done += count
 
@@ -245,7 +239,7 @@ def plan_of(adjoint: Adjoint, topology: Topology, at_once: int, injected: bool, 
         size_of = {table: of_one * len(each.places) for table, each in problem.summed_receivers.items()}
         recorded = sum(size_of.values())
         beside += 2 * recorded + sum(size_of[table] for table in problem.misfit.data.values())
-    if not adjoint.needs_states and adjoint.tape is None:
+    if not adjoint.begins_with_states:
         return SweepPlan(groups, 0, size, beside)
     starts = [0, *itertools.accumulate(groups)]
     tape, again = tape_bytes(adjoint, topology, at_once), first_on_tape(starts, at_once) if adjoint.tape else 0

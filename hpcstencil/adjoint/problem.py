@@ -252,6 +252,11 @@ class Adjoint:
         added = self.forward.adds_every is not None and not self.injected
         return added or any(isinstance(part, Field) and part.name in self.forward.trees for part in self.read)
 
+    @property
+    def begins_with_states(self) -> bool:
+        """Whether the reverse of some steps begins with the state before them: to take the steps again, or to record a tape."""
+        return self.needs_states or self.tape is not None
+
     def stage_fields(self, steps: int = 1) -> dict[str, tuple[int, int]]:
         """The fields of all `HatFunctions` for some steps that are reversed together, step by step, each with (step k, stage
         value j)."""

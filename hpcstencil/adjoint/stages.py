@@ -183,9 +183,9 @@ class _Making:
         """The number of the last result."""
         return len(self.stages)
 
-    def add(self, node: float, values: Terms, slopes: Terms, group: int) -> int:
+    def add(self, node: float, values: Terms, slopes: Terms, group: int, evaluates: bool = False) -> int:
         """Add a stage and return the number of its result."""
-        self.stages.append(Stage(values, slopes, group))
+        self.stages.append(Stage(values, slopes, group, evaluates=evaluates))
         self.nodes.append(node)
         return self.now
 
@@ -243,8 +243,7 @@ class _Making:
     def add_operands(self, node: float, j: int) -> None:
         """Add the stage that evaluates what operators read in the slopes at y_j, if it is to be evaluated apart."""
         if j in self.with_operands:
-            self.stages.append(Stage((), ((self.now, 1.0),), OPERANDS, evaluates=True))
-            self.nodes.append(node)
+            self.add(node, (), ((self.now, 1.0),), OPERANDS, evaluates=True)
 
     def add_timed(self, node: float, k: int, j: int, slopes: Terms) -> None:
         """Add the stage of the derivatives with respect to time series at y_j of step k, if there are any."""

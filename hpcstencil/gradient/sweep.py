@@ -157,11 +157,6 @@ class Sweep:
         return self.adjoint.problem.replayed
 
     @cached_property
-    def begins_with_states(self) -> bool:
-        """Whether the reverse of a group begins with the state before it: to take the steps again, or to record the tape."""
-        return self.adjoint.needs_states or bool(self.taped)
-
-    @cached_property
     def reduced_at(self) -> range:
         """The numbers of steps after which reductions over the grid add to the objective."""
         return added_at(self.forward.problem, self.run)
@@ -344,7 +339,7 @@ class Sweep:
     ) -> None:
         """Reverse a group of steps, the first of which has the number ``start``, and add the terms of the state before it."""
         state = Fields()
-        if self.begins_with_states:
+        if self.adjoint.begins_with_states:
             state = stored.removed(start) if start else self.free.copied(stored.kept(0))
         added = self.terms({**state, **variables.constant}, start)
         if self.taped:
@@ -443,7 +438,7 @@ class Sweep:
         the group that comes next.
         """
         count, reached = len(starts) - 1, starts[-1] < self.steps
-        if self.begins_with_states:
+        if self.adjoint.begins_with_states:
             return together(actions(count, states, [starts.index(step) for step in stored], reached))
         return together(without_states(count, reached))
 
@@ -509,11 +504,10 @@ class Sweep:
     def storing(self, first: int, steps: StepRange, rooms: Mapping[int, Fields]) -> AbstractContextManager[None]:
         """A context in which one call, which takes ``steps`` from number ``first`` on, stores the states that are due in it, or
         the tape."""
-        last, tape = first + steps.count, self.tape
+        last = first + steps.count
         due: dict[int, Mapping[str, Any]] = {n: room for n, room in rooms.items() if first < n <= last}
-        for n in range(max(first, tape.steps.start), min(last, tape.steps.stop)):
-            due[n + 1] = {**due.get(n + 1, {}), **tape.at(n)}
-            tape.recorded = n + 1 - tape.steps.start
+        for n, values in self.tape.due(first, last).items():
+            due[n + 1] = {**due.get(n + 1, {}), **values}
         due = {n - first + steps.first: arrays for n, arrays in due.items()}
         if not due or (self.forward.steps.storing is None and not self.taped):
             return nullcontext()

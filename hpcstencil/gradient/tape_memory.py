@@ -19,7 +19,8 @@ class TapeMemory:
     """The values of some successive ``steps`` of a run on this process. ``recorded`` says how many of them have been recorded.
 
     ``arrays`` has the axes (step, value, cells of this process's block), and ``around`` those cells with the ``halo`` of other
-    blocks. The memory is kept from one sweep to the next, since new memory comes slowly, page by page.
+    blocks. The memory is kept from one sweep to the next, since new memory comes slowly, page by page. It is not JAX's, whose
+    exchange would copy each array to surround it with a halo.
     """
 
     def __init__(self) -> None:
@@ -46,6 +47,13 @@ class TapeMemory:
     def has(self, steps: range) -> bool:
         """Whether the values of these ``steps`` have been recorded."""
         return self.steps.start <= steps.start and steps.stop <= self.steps.start + self.recorded
+
+    def due(self, first: int, last: int) -> dict[int, dict[str, np.ndarray]]:
+        """The arrays `at` the steps from number ``first`` to ``last`` that are to be recorded, which then count as recorded."""
+        steps = range(max(first, self.steps.start), min(last, self.steps.stop))
+        if steps:
+            self.recorded = steps.stop - self.steps.start
+        return {step: self.at(step) for step in steps}
 
     def at(self, step: int) -> dict[str, np.ndarray]:
         """The arrays of the step with this number on this process's block, by name."""

@@ -7,14 +7,13 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from gradients import members_from, objective, several_at_once, sweep_of, taylor_slopes
+from gradients import members_from, objective, several_at_once, sweep_of, taylor_slopes, without_tapes
 
 import hpcstencil as hs
 from hpcstencil.adjoint.problem import Adjoint
 from hpcstencil.adjoint.run_steps import steps_of
 from hpcstencil.config.provenance import to_toml
 from hpcstencil.config.reader import from_mapping
-from hpcstencil.gradient import compose
 from hpcstencil.problem.build import build
 
 EXAMPLE = Path(__file__).parents[2] / "inputs" / "gradients" / "layered_model.toml"
@@ -272,8 +271,7 @@ TOGETHER = {
 
 def native_sweep(given):
     """The sweep of an input without a tape."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(compose, "taped", lambda adjoint, *_: adjoint)
+    with without_tapes():
         return members_from(given, kernel="native").sweeps[0]
 
 

@@ -109,8 +109,8 @@ static double memory_cost(bool flat) { return flat ? 1.4 : STATEMENTS < 20 ? 0.7
 // Whether the parts of threads meet at seams when they step in place.
 static bool has_seams(const Call& call, long threads) { return !LAYERS && (threads > 1 || call.wraps[0]); }
 
-// Whether a sweep can take t steps in place. Lays out the pipeline and the drift for the sweeps that do
-// most of the work.
+// Whether a sweep can take t steps in place. Lays out the pipeline and the drift for the sweeps that do most of the
+// work.
 static bool is_possible_in_place(const Call& call, long t, long threads, Pipeline& pipe, FieldDrift& field_drift) {
     const Level& first = pipe.level[0];
     double tile0 = (double)call.count[0] / threads;
@@ -177,9 +177,9 @@ static Blocking cheapest_in_place(const Call& call, long steps, bool given, long
 
 constexpr double TILING_OVERHEAD = 1.15;  // cost of copies into tiles and out of them
 
-// Whether all blocks that exchange edges can step in place. They do so then, and their sweeps begin steps for each
-// other: what they exchange lies in the middle of a step. So all blocks have to come to the same answer. It depends on
-// the narrowest block, beside walls and away from them, and on the most threads of any process.
+// Whether all blocks that exchange edges can step in place. If so, they all do. Their sweeps begin steps for each other
+// then, and exchange fields in the middle of a step. All blocks must come to the same answer. So it depends on the
+// narrowest block, beside walls and away from them, and on the most threads of any process.
 static bool all_blocks_step_in_place(const Call& call) {
     Call block = call;
     Pipeline& pipe = *new Pipeline();

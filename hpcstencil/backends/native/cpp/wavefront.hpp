@@ -560,9 +560,11 @@ struct Sweep {
         read.forget();
         const long next = upward ? 1 : -1, end = upward ? j1 : 1 - j0;
         const Rows* to = rows_written(q, i, 0, next);
-        for (long m = upward ? j0 : 1 - j1, rows; m < end; m += rows) {
-            rows = min(turn_to(m * next), min(ROWS, end - m));
-            compute_call(q, i, 0, next, rows_read(q, 0, i, 0, next), to, m, m + rows);
+        for (long m = upward ? j0 : 1 - j1; m < end;) {
+            const long stop = min(end, m + turn_to(m * next));
+            const Rows* from = rows_read(q, 0, i, 0, next);
+            for (; m < stop; m += ROWS) compute_call(q, i, 0, next, from, to, m, min(m + ROWS, stop));
+            m = stop;
         }
     }
 
