@@ -1,8 +1,8 @@
 """Measure the seconds before the first step of every shipped input: of the first run on a machine, of the first run of this
 equation there, and of a later run.
 
-A wrapper around the C++ compiler adds up its time, although it may compile two texts side by side. The remaining time goes to
-XLA's compilation, the initial state, and, if `auto` cannot use native code, the measurement of kernels. The summary of
+A wrapper around the C++ compiler notes when it runs. Texts that it compiles at the same time count once. The remaining time
+goes to XLA's compilation, the initial state, and, if `auto` cannot use native code, the measurement of kernels. The summary of
 `hpcstencil run` counts all of it as "compiling", except for what the compiler does while JAX is imported. The time of the whole
 command, which takes one or two steps, includes the start of Python and JAX. All figures are medians over the rounds.
 
@@ -17,6 +17,7 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 from common import ROOT, command, machine, output_of, software, told
@@ -26,12 +27,21 @@ from hpcstencil.config.reader import load
 
 OTHER = ROOT / "inputs" / "heat.toml"
 
-# Writes a line with the compiler's seconds for each program, but not when it is asked for its version.
+# Writes a line with the times at which the compiler began and ended, for each text that it compiles.
 TIMED = """#!/bin/sh
 before=$(date +%s.%N)
 {compiler} "$@" || exit
 case "$*" in *.cpp*) echo "$before $(date +%s.%N)" >>'{log}' ;; esac
 """
+
+
+def covered(spans: Iterable[tuple[float, ...]]) -> float:
+    """Return the seconds that lie in at least one of some spans (begin, end)."""
+    total = last = 0.0
+    for begin, end in sorted(spans):
+        total += max(0.0, end - max(begin, last))
+        last = max(last, end)
+    return total
 
 
 def seconds(path: Path) -> tuple[list[float], list[float], list[float], str]:
@@ -61,7 +71,7 @@ def seconds(path: Path) -> tuple[list[float], list[float], list[float], str]:
                 spans = [
                     tuple(map(float, line.split())) for line in (log.read_text() if log.exists() else "").splitlines()
                 ]
-                compiled.append(sum(end - start for start, end in spans))
+                compiled.append(covered(spans))
     return compiled, before, whole, told(r"kernel +(\w+)", text)
 
 

@@ -631,11 +631,11 @@ def test_programs_share_a_driver(counting, monkeypatch, cache):
     """One process compiles it, and later ones find it in the cache. Without a cache, each process compiles it once."""
     script = """
 import ctypes, sys
-from hpcstencil.backends.native.compiler import library
+from hpcstencil.backends.native.compiler import Part, library
 ends = "extern const int GIVEN, FIELDS; const int GIVEN = {0}, FIELDS = {0};"
 driver = "extern const int FIELDS; extern \\"C\\" int fields() {{ return FIELDS; }}"
 for count in map(int, sys.argv[1:]):
-    assert library(ends.format(count), driver.format()).fields() == count
+    assert library(ends.format(count), (Part(driver.format()),)).fields() == count
 """
     if not cache:
         monkeypatch.setenv("XDG_CACHE_HOME", "/proc")

@@ -22,6 +22,9 @@ SANITIZERS = {"address,undefined": "-fno-sanitize-recover=all", "thread": ""}
 # read the same ones; there is room for four planes before and behind them.
 MAIN = """
 #include <stdio.h>
+#include "sweep.hpp"
+#include "tiled_driver.hpp"
+#include "recording.hpp"
 #include "driver.hpp"
 static void add_coordinate(const double*, double time, const double* const* at, const real* const* in, real* to, long n) {
     for (long x = 0; x < n; x++) to[x] = in[0][x] + real(time + at[0][0] + at[1][0] + at[2][x]);

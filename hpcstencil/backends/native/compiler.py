@@ -6,6 +6,7 @@ import ctypes
 import errno
 import fcntl
 import hashlib
+import itertools
 import os
 import platform
 import shlex
@@ -17,6 +18,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import cache as once
 from pathlib import Path
+from typing import NamedTuple
 
 from hpcstencil.backends.backend import Unsupported
 from hpcstencil.runtime import cache_folder
@@ -86,26 +88,41 @@ def _processor() -> str:
     return next((line for line in lines if line.startswith(("flags", "Features"))), platform.machine())
 
 
-def library(text: str, driver: str = "", includes: Sequence[str] = (), quickly: bool = False) -> ctypes.CDLL:
+class Part(NamedTuple):
+    """A text that is compiled apart, for many libraries, and the compiler's option for the level of optimization."""
+
+    text: str
+    level: str = LEVEL
+
+
+def library(
+    text: str, driver: tuple[Part, ...] = (), includes: Sequence[str] = (), quickly: bool = False
+) -> ctypes.CDLL:
     """Compile the C++ ``text`` to a library and load it into this process.
 
-    An intact copy in the cache is used instead of compiling. The library also contains the compiled text ``driver``, which
-    the cache holds apart, because it takes longer to compile and is part of many libraries. ``includes`` are additional
-    header folders. ``quickly`` compiles the text without optimization, for code that runs only briefly. Raises
-    Unsupported, with the compiler's message, if a text does not compile.
+    An intact copy in the cache is used instead of compiling. The library also contains the parts of a ``driver``, which the
+    cache holds apart, because they take longer to compile and belong to many libraries. Text and parts are compiled at the
+    same time. ``includes`` are additional header folders. ``quickly`` compiles the text without optimization, for code that
+    runs only briefly. Raises Unsupported, with the compiler's message, if one of them does not compile.
     """
     options = ["-O0" if quickly else LEVEL, *(f"-I{path}" for path in includes)]
     try:
-        kept = _place(text, driver, *options)
+        kept = _place(text, *itertools.chain(*driver), *options)
         if kept is not None and _sound(kept / LIBRARY):
             return ctypes.CDLL(str(kept / LIBRARY))
         with tempfile.TemporaryDirectory(prefix="hpcstencil-") as private:
 
             def compiled() -> Path:
-                part = Path(private) / OBJECT
-                if driver:
-                    part.write_bytes(_object(driver))
-                return _compile(text, Path(private) / LIBRARY, [*options, *([str(part)] if driver else [])])
+                made = Path(private) / LIBRARY
+                if not driver:
+                    return _compile(text, made, options)
+                with ThreadPoolExecutor(len(driver)) as threads:
+                    parts = [threads.submit(_object, part) for part in driver]
+                    objects = [_compile(text, made.with_suffix(".o"), ["-c", *options])]
+                for n, part in enumerate(parts):
+                    objects.append(Path(private) / f"{n}-{OBJECT}")
+                    objects[-1].write_bytes(part.result())
+                return _run([str(path) for path in objects], made)
 
             return ctypes.CDLL(str(_made(compiled, kept and kept / LIBRARY)))
     except OSError as error:
@@ -113,12 +130,12 @@ def library(text: str, driver: str = "", includes: Sequence[str] = (), quickly: 
 
 
 @once
-def _object(text: str) -> bytes:
-    """Return the object file of a text, compiled at most once per process."""
-    options = ("-O2", "-c")
-    kept = _place(text, *options)
+def _object(part: Part) -> bytes:
+    """Return the object file of a part, compiled at most once per process."""
+    options = (part.level, "-c")
+    kept = _place(part.text, *options)
     with tempfile.TemporaryDirectory(prefix="hpcstencil-") as private:
-        made = _made(lambda: _compile(text, Path(private) / OBJECT, options), kept and kept / OBJECT)
+        made = _made(lambda: _compile(part.text, Path(private) / OBJECT, options), kept and kept / OBJECT)
         return made.read_bytes()
 
 
@@ -143,7 +160,7 @@ def _made(compiled: Callable[[], Path], kept: Path | None) -> Path:
 
 
 @once
-def begun(text: str, driver: str) -> Future[ctypes.CDLL]:
+def begun(text: str, driver: tuple[Part, ...] = ()) -> Future[ctypes.CDLL]:
     """Start compiling ``text`` in a thread, once per process and text, and return the future of its `library`.
 
     The future's ``result()`` raises the errors of `library`.
@@ -211,7 +228,12 @@ def _compile(text: str, made: Path, options: Sequence[str]) -> Path:
     """Compile the text to the file ``made`` and return its path."""
     source = made.with_suffix(".cpp")
     source.write_text(text)
-    command = [*compiler(), *FLAGS, f"-I{SOURCES}", *options, str(source), "-o", str(made), *LIBRARIES]
+    return _run([f"-I{SOURCES}", *options, str(source)], made)
+
+
+def _run(arguments: Sequence[str], made: Path) -> Path:
+    """Run the compiler so that it makes the file ``made``, and return its path."""
+    command = [*compiler(), *FLAGS, *arguments, "-o", str(made), *LIBRARIES]
     status, _, said = _told(command)
     if status or not made.exists():
         told = next(

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcstencil.backends.native.compiler import cache_bytes, cache_is_far, cache_share, library
+from hpcstencil.backends.native.compiler import Part, cache_bytes, cache_is_far, cache_share, library
 from hpcstencil.backends.native.passes import AXIS_OF
 from hpcstencil.backends.native.program import Program
 from hpcstencil.numerics.topology import Topology
@@ -27,7 +27,7 @@ MUCH_THE_SAME = 1.005  # of all choices whose cost is within this factor of the 
 
 
 @cache
-def _loaded(outline: str, driver: str) -> ctypes.CDLL:
+def _loaded(outline: str, driver: tuple[Part, ...]) -> ctypes.CDLL:
     return library(outline, driver, quickly=True)
 
 

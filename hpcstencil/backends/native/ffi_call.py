@@ -281,7 +281,7 @@ def native(
     bridge = xla_bridge()  # if neither is cached, both compile at the same time
     compiled = loaded.result()
     address = ctypes.cast(compiled.advance, ctypes.c_void_p).value
-    number = hash_of(compiler.LEVEL + program.driver + program.text)  # a library has recorders of its own
+    number = hash_of(compiler.LEVEL + repr(program.driver) + program.text)  # a library has recorders of its own
     bridge.register_program(ctypes.c_int64(number), ctypes.c_void_p(address))
     first = len(all_edges) + 1 if blocks else 0
     for edges in blocks:

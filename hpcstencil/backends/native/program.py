@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hpcstencil.backends.backend import Unsupported
+from hpcstencil.backends.native.compiler import Part
 from hpcstencil.backends.native.expression_writer import Offset, is_flat
 from hpcstencil.backends.native.pass_statements import Cells, Scope
 from hpcstencil.backends.native.passes import MOST_AT_ONCE, Pass
@@ -28,7 +29,7 @@ class Program:
     outline
         The C++ text of a step that computes nothing, for the cost model. Equations with the same stencils share it.
     driver
-        The C++ text of the code that runs both.
+        The C++ texts of the code that runs both, in parts.
     fields, errors
         The names of the fields that it steps, and of the fields whose estimated errors it returns.
     parameters, sampled, constants
@@ -51,7 +52,7 @@ class Program:
 
     text: str
     outline: str
-    driver: str
+    driver: tuple[Part, ...]
     fields: tuple[str, ...]
     errors: tuple[str, ...]
     parameters: tuple[str, ...]
@@ -70,7 +71,12 @@ class Program:
         return tuple(name for n, name in enumerate(self.fields) if self.ends[n] == n)
 
 
-DRIVERS = {"blocked": "driver.hpp", "reference": "reference_driver.hpp"}
+# The headers of the parts of a driver. The last one has all functions that Python calls. Where several parts have the same
+# inline function, the library has that of the first one.
+DRIVERS = {
+    "blocked": ("sweep.hpp", "tiled_driver.hpp", "recording.hpp", "driver.hpp"),
+    "reference": ("recording.hpp", "reference_driver.hpp"),
+}
 
 
 def with_driver(program: Program, driver: str) -> Program:
@@ -80,7 +86,21 @@ def with_driver(program: Program, driver: str) -> Program:
     """
     if driver not in DRIVERS:
         raise ValueError(f"expected one of the drivers {', '.join(DRIVERS)}, but got {driver}")
-    return replace(program, driver=program.driver.replace(DRIVERS["blocked"], DRIVERS[driver]))
+    real = program.driver[0].text.splitlines()[0]
+    return replace(program, driver=parts(real, driver))
+
+
+def parts(real: str, driver: str) -> tuple[Part, ...]:
+    """Return the parts of a driver. ``real`` is the C++ definition of the type of a cell.
+
+    The last part plans the work of the others, and is compiled with less optimization, which takes two thirds of the time.
+    """
+    *others, last = DRIVERS[driver]
+    without = "#define ENTRY static inline"
+    return (
+        *(Part(f'{real}\n{without}\n#include "{name}"\n') for name in others),
+        Part(f'{real}\n#include "{last}"\n', "-O1"),
+    )
 
 
 def program(problem: Problem, most_at_once: int = MOST_AT_ONCE) -> Program:
@@ -95,7 +115,7 @@ def program(problem: Problem, most_at_once: int = MOST_AT_ONCE) -> Program:
         return Program(
             text=written,
             outline=outlined,
-            driver=f'{real(step)}\n#include "{DRIVERS["blocked"]}"\n',
+            driver=parts(real(step), "blocked"),
             fields=plan.fields,
             errors=tuple(problem.errors()),
             parameters=problem.numbers,

@@ -102,14 +102,14 @@ class ValueProgram:
     def begin(self) -> None:
         """Start compiling in a thread, if there is anything to evaluate."""
         if self.trees:
-            begun(self.text, "")
+            begun(self.text)
 
     def loaded(self) -> dict[Node, ValueTree]:
         """Compile and load the program, and return its trees as the driver expects them.
 
         Raises Unsupported if the text does not compile.
         """
-        library = begun(self.text, "").result()
+        library = begun(self.text).result()
         made = {}
         for n, tree in enumerate(self.trees):
             read = self.read(tree)

@@ -220,13 +220,13 @@ static Call block(const int64_t* count, const int64_t* wraps, const int64_t* bou
 
 // Returns the work per cell and step of one thread, with ``steps`` between two exchanges. The unit is one pass over one
 // cell.
-extern "C" double work_per_step(const int64_t* count, const int64_t* wraps, const int64_t* boundary, int64_t l2_bytes,
-                                int64_t l3_is_far, int64_t l3_bytes, int64_t steps) {
+ENTRY double work_per_step(const int64_t* count, const int64_t* wraps, const int64_t* boundary, int64_t l2_bytes,
+                           int64_t l3_is_far, int64_t l3_bytes, int64_t steps) {
     return cheapest_blocking(block(count, wraps, boundary, l2_bytes, l3_is_far, l3_bytes), steps, true, 1).work;
 }
 
 // Stores how many cells beyond a block some steps load, per axis, whether calls join steps or not.
-extern "C" void reach_of_steps(int64_t steps, int64_t* reach) {
+ENTRY void reach_of_steps(int64_t steps, int64_t* reach) {
     Pipeline& pipe = *new Pipeline();
     for (int a = 0; a < AXES; a++) reach[a] = 0;
     for (uint32_t apart : {0u, ALL_APART}) {
@@ -238,9 +238,9 @@ extern "C" void reach_of_steps(int64_t steps, int64_t* reach) {
 
 // Returns the cells of memory that are needed besides the fields themselves. ``every`` is the number of steps between
 // two exchanges, or 0 if there are none.
-extern "C" int64_t cells_beside_fields(const int64_t* count, const int64_t* wraps, const int64_t* boundary,
-                                       int64_t l2_bytes, int64_t l3_is_far, int64_t l3_bytes, int64_t every,
-                                       int64_t threads) {
+ENTRY int64_t cells_beside_fields(const int64_t* count, const int64_t* wraps, const int64_t* boundary,
+                                  int64_t l2_bytes, int64_t l3_is_far, int64_t l3_bytes, int64_t every,
+                                  int64_t threads) {
     Call call = block(count, wraps, boundary, l2_bytes, l3_is_far, l3_bytes);
     Blocking blocking = cheapest_blocking(call, every ? every : MAX_STEPS, every > 0, threads);
     if (!blocking.rows) return FIELDS * count[0] * count[1] * count[2];

@@ -1,9 +1,6 @@
-// The plan of a call: its sweeps, pipelines and tables, for steps in tiles and steps in place.
+// The plan of a call: its sweeps, pipelines and tables, for steps in tiles and steps in place. plan_layout.hpp has the
+// functions that make it.
 #pragma once
-#include <algorithm>
-#include <array>
-#include <map>
-
 #include "level_records.hpp"
 #include "threads.hpp"
 
@@ -62,7 +59,7 @@ struct Plan {
     bool joins_sweeps = false;        // see `Blocking`
     std::vector<Pipeline> pipelines;  // of the different kinds of sweeps
     std::vector<int> kind;            // of each sweep
-    std::map<int, Pipeline> all_recorded;  // by the number of steps, see `widest`
+    List<Pipeline*> all_recorded{MAX_STEPS + 1};  // by the number of steps, see `widest`; null before
     List<const real*> tables{TABLES};
     Layers layers;
     FixedArrays fixed_arrays;
@@ -75,46 +72,15 @@ struct Plan {
     ~Plan() {
         for (EvaluatorFunctions& each : evaluator_functions)
             if (each.opened) each.close(each);
+        for (Pipeline* each : all_recorded) delete each;
     }
 
-    void lay_out(long steps_, long sweeps_) {
-        steps = steps_, sweeps = sweeps_;
-        std::vector<std::array<long, 4 + EVALUATORS>> kinds;
-        for (long k = 0; k < sweeps; k++) {
-            const long count = steps / sweeps + (k < steps % sweeps), first = first_step(k);
-            const Evaluations evaluations = evaluations_of(call, first, count);
-            long apart = 0;
-            for (long t = 0; t < count; t++) apart |= long(is_whole(call, first + t + 1)) << t;
-            const bool begun = joins_sweeps && k && !is_whole(call, first),
-                       next = joins_sweeps && k + 1 < sweeps && !is_whole(call, first + count);
-            std::array<long, 4 + EVALUATORS> mine = {count, begun, next, apart};
-            for (int e = 0; e < EVALUATORS; e++) mine[4 + e] = evaluations.of[e].steps;
-            kind.push_back(std::find(kinds.begin(), kinds.end(), mine) - kinds.begin());
-            if (kind[k] < (long)kinds.size()) continue;
-            kinds.push_back(mine), pipelines.emplace_back();
-            pipelines.back().lay_out(count, has_boundary(call, 0), call.section, {begun, next}, apart,
-                                     evaluations);
-            if (evaluates(call)) pipelines.back().widen(widest(count));
-        }
-    }
+    OWN void lay_out(long steps, long sweeps);
     // The pipeline of ``count`` steps that are all recorded. If a call records some, each of its sweeps loads as much
     // as this one, and shifts fields as far: then the next sweep, which goes the other way, shifts them back.
-    const Pipeline& widest(int count) {
-        Pipeline& found = all_recorded[count];
-        if (!found.steps)
-            found.lay_out(count, has_boundary(call, 0), call.section, {}, ALL_APART, all_evaluations(call));
-        return found;
-    }
+    OWN const Pipeline& widest(int count);
     // Computes the functions of coordinates, after `lay_out`.
-    void fill_functions(CallMemory* memory) {
-        long reach[AXES];
-        for (int a = 0; a < AXES; a++) reach[a] = longest().level[0].reach[a] + longest().level[0].deep[a];
-        fill_tables(call, reach, memory, tables, layers);
-        fill_fixed_arrays(call, reach, memory, fixed_arrays);
-        for (int e = 0; e < EVALUATORS && call.records; e++)
-            if (const StencilRecords* each = stencil_records[e])
-                each->evaluator->open(call, each->constants, reach, &evaluator_functions[e]);
-    }
+    OWN void fill_functions(CallMemory* memory);
 
     const Pipeline& pipeline_of(long k) const { return pipelines[kind[k]]; }
     const Pipeline& longest() const { return pipeline_of(0); }

@@ -10,8 +10,8 @@ struct CallMemory {
     size_t made_of_size = 0;
     CallMemory* next;
 };
-static CallMemory* free_list = nullptr;
-static pthread_mutex_t free_list_lock = PTHREAD_MUTEX_INITIALIZER;
+OWN inline CallMemory* free_list = nullptr;
+OWN inline pthread_mutex_t free_list_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static CallMemory* borrow() {
     pthread_mutex_lock(&free_list_lock);

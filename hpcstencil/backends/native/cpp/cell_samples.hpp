@@ -44,17 +44,17 @@ static constexpr decltype(&CellSamples::put<1>) PUT[] = {
     &CellSamples::put<1>, &CellSamples::put<2>, &CellSamples::put<3>, &CellSamples::put<4>,
     &CellSamples::put<5>, &CellSamples::put<6>, &CellSamples::put<7>, &CellSamples::put<8>};
 
-static CellSamples* cell_samples = nullptr;
-static bool samples_need_whole_steps = false;  // otherwise `Unstored` computes what joined steps do not store
+OWN inline CellSamples* cell_samples = nullptr;
+OWN inline bool samples_need_whole_steps = false;  // otherwise `Unstored` computes what joined steps do not store
 
 // Later calls record there, or nowhere.
-extern "C" void set_cell_samples(CellSamples* samples) {
+ENTRY void set_cell_samples(CellSamples* samples) {
     cell_samples = samples;
     samples_need_whole_steps =
         samples && samples->dense && is_lost_between_steps([&](int f) { return samples->begin[f] != nullptr; });
 }
 // Later calls do not record there any more.
-extern "C" void drop_cell_samples(CellSamples* samples) {
+ENTRY void drop_cell_samples(CellSamples* samples) {
     if (cell_samples == samples) set_cell_samples(nullptr);
 }
 
@@ -145,40 +145,14 @@ struct Unstored {
 
     // Records planes i .. i + AT_ONCE - 1 before the level computes them, since it may overwrite what it reads.
     // ``source(plane, n)`` is what the pass reads for plane n; ``from`` and ``end`` bound the cells wanted.
-    template <class Source>
     void record(const Call& call, const real* scalars, const real* const* tables, const Layers& layers, long i,
-                const long from[AXES], const long end[AXES], Source source) const {
+                const long from[AXES], const long end[AXES], Reader<const Plane&> source) const {
         if (!fields.empty()) record_planes(call, scalars, tables, layers, i, from, end, source);
     }
 
    private:
-    template <class Source>
-    __attribute__((noinline)) void record_planes(const Call& call, const real* scalars, const real* const* tables,
-                                                 const Layers& layers, long i, const long from[AXES],
-                                                 const long end[AXES], Source source) const {
-        VariantPlanes in;
-        for (long n = i; n < i + AT_ONCE; n += pass().at_once) {
-            in.forget();
-            auto planes_of = [&](int mask) {
-                return in.of(pass(), mask,
-                             [&](int p, int more) { return source(pass().variant[mask]->plane[p], n + more); });
-            };
-            for (int f : fields)
-                for (long j = from[1]; j < end[1]; j++) {
-                    RowRuns runs[MOST_AT_ONCE];
-                    for (long k = 0; k < pass().at_once; k++)
-                        if (n + k >= from[0] && n + k < end[0])
-                            runs[k].find(*cell_samples, f, call, n + k, j, from[2], end[2]);
-                    record_row(f, j, runs, [&](const Rows* out, long x0, long x1) {
-                        layers.each_region(n, pass().at_once, j, j + 1, x0, x1,
-                                           [&](int mask, long, long, long v0, long v1) {
-                                               compute_variant(pass(), *pass().variant[mask], scalars, tables, n,
-                                                               planes_of(mask), out, j, j + 1, v0, v1, true);
-                                           });
-                    });
-                }
-        }
-    }
+    OWN void record_planes(const Call& call, const real* scalars, const real* const* tables, const Layers& layers,
+                           long i, const long from[AXES], const long end[AXES], Reader<const Plane&> source) const;
 
     template <class Compute>
     void record_row(int f, long j, RowRuns* runs, Compute compute) const {
@@ -210,7 +184,7 @@ static void weigh(const real* values, const double* weights, const int64_t* plac
 }
 
 // The weighted sums of ``records``, which begin ``size`` values apart.
-extern "C" void weigh_records(const real* values, int64_t records, int64_t size, const double* weights,
+ENTRY void weigh_records(const real* values, int64_t records, int64_t size, const double* weights,
                               const int64_t* place, int64_t receivers, int64_t rows, int64_t width, real* result) {
     static constexpr decltype(&weigh<1>) of_width[] = {weigh<1>, weigh<2>, weigh<3>, weigh<4>,
                                                        weigh<5>, weigh<6>, weigh<7>, weigh<8>};

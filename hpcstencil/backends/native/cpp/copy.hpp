@@ -36,7 +36,7 @@ static void copy_out(real* to, const real* from, long n, bool non_temporal) {
     copy(to, from, n);
 }
 
-static int64_t not_finite = 0;  // 1 if a stored result was NaN or infinite
+OWN inline int64_t not_finite = 0;  // 1 if a stored result was NaN or infinite
 
 // Stores results, and adds each cell minus itself to ``differences``: only if a cell is NaN or infinite is that not 0.
 static void store_result(real* to, const real* from, long n, bool non_temporal, vec& differences) {

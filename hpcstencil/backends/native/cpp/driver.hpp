@@ -11,8 +11,12 @@
 // vectors, so a few cells beyond a region may hold meaningless values, which nothing reads.
 #include <sys/mman.h>
 
-#include "tiled_driver.hpp"
 #include "blocking_search.hpp"
+#include "plan_layout.hpp"
+
+// In tiled_driver.hpp, another part of the driver.
+OWN void step_in_tiles(const Call& call, const Blocking& blocking, long steps, long threads, bool non_temporal,
+                       CallMemory* memory);
 
 static void publish_first_edges(const Call& call, long sweeps, long threads, bool non_temporal) {
     EdgeExchange::Stored done;
@@ -54,7 +58,7 @@ static void prepare_memory(const Call& call, long threads, CallMemory* memory) {
 }
 
 // Returns whether any call has stored a NaN or infinite value since the last call of this function.
-extern "C" int64_t stored_not_finite() { return __atomic_exchange_n(&not_finite, 0, __ATOMIC_RELAXED); }
+ENTRY int64_t stored_not_finite() { return __atomic_exchange_n(&not_finite, 0, __ATOMIC_RELAXED); }
 
 // Asks the system for large pages where results that are not stored over the fields lie. New memory comes much faster
 // in large pages; for other memory nothing changes.
@@ -70,7 +74,7 @@ static void ask_for_large_pages(const Call& call) {
 }
 
 // Takes the steps of a call. Returns the error code of a failed MPI call, or 0.
-extern "C" int64_t advance(const Call* given) {
+ENTRY int64_t advance(const Call* given) {
     const Call& call = *given;
     long steps = (long)call.clock[3];
     if (steps <= 0) {

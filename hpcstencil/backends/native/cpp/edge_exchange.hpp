@@ -22,7 +22,7 @@ static inline double seconds_now() {
 
 // The first error code that the MPI library has returned to any block of this process, or 0. After an error, no block
 // waits any more.
-static int64_t mpi_failure = 0;
+OWN inline int64_t mpi_failure = 0;
 static inline int64_t mpi_has_failed() { return __atomic_load_n(&mpi_failure, __ATOMIC_RELAXED); }
 
 // Non-blocking messages to and from the neighbours whose memory is not accessible. mpi4py has created the persistent

@@ -42,6 +42,6 @@ static void open_functions(const Call& call, const double* constants, const long
 }
 
 // The only pass of this program as an evaluator.
-extern "C" void find_evaluator(Evaluator* found) {
+ENTRY void find_evaluator(Evaluator* found) {
     *found = {passes, prepare, open_functions, field_of, SCALARS};
 }

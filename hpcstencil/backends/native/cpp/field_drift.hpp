@@ -22,7 +22,7 @@ struct FieldDrift {
     bool lay_out(const Pipeline& pipe, bool flat) {
         if (GIVEN < FIELDS) return false;
         List<int> newest{FIELDS}, written{FIELDS};
-        after.cells.assign(after.cells.size(), {});
+        after.cells.fill({});
         for (int f = 0; f < FIELDS; f++) newest[f] = pipe.load[f];
         for (int f = 0; f < FIELDS; f++)
             if (!can_fill_ghosts(pipe, newest, newest[f])) return false;

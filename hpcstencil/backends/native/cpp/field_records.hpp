@@ -19,8 +19,8 @@ struct FieldRecords : RecordedSteps {
     }
 };
 
-static FieldRecords* field_records = nullptr;
-static bool records_need_whole_steps = false;
+OWN inline FieldRecords* field_records = nullptr;
+OWN inline bool records_need_whole_steps = false;
 
 // Whether a step leaves a field as it is.
 static bool is_kept(int f) { return ends[f] == f; }
@@ -31,7 +31,7 @@ template <class Body>
 static void each_state_made(const Pass& pass, Body body) {
     for (int later = 0; later < 2; later++) {
         List<int> output_of(GIVEN);
-        output_of.assign(GIVEN, -1);
+        output_of.fill(-1);
         bool any = false;
         each_field_made(pass, [&](int o, int f, int when) {
             if (when == later) output_of[f] = o, any = true;
@@ -80,20 +80,20 @@ static bool can_evaluate(const ValueTree& tree, const Pass& pass) {
 }
 
 // Later calls record there, or nowhere.
-extern "C" void set_field_records(FieldRecords* records) {
+ENTRY void set_field_records(FieldRecords* records) {
     field_records = records;
     records_need_whole_steps = records && is_lost_between_steps([&](int f) { return records->sums[f].wanted != 0; });
     for (int v = 0; records && JOINS_STEPS && v < records->values; v++)
         if (!can_evaluate(records->trees[v], passes[PASSES])) records_need_whole_steps = true;
 }
 // Later calls do not record there any more.
-extern "C" void drop_field_records(FieldRecords* records) {
+ENTRY void drop_field_records(FieldRecords* records) {
     if (field_records == records) set_field_records(nullptr);
 }
 
 // Whether each of the first GIVEN fields can be recorded: whether passes compute its values after a step,
 // ``everywhere`` or only in absorbing layers.
-extern "C" void find_recordable(int64_t* recordable, int64_t everywhere) {
+ENTRY void find_recordable(int64_t* recordable, int64_t everywhere) {
     for (int f = 0; f < GIVEN; f++) {
         recordable[f] = false;
         for (int p = 0; p < PASSES && !(everywhere && layers_of[ends[f]]); p++)
@@ -102,7 +102,7 @@ extern "C" void find_recordable(int64_t* recordable, int64_t everywhere) {
 }
 // Whether the values of a tree can be recorded: whether a level has all fields that it reads, everywhere. The first
 // pass does not count if the step before may be joined to it.
-extern "C" int64_t can_record_values(const ValueTree* tree) {
+ENTRY int64_t can_record_values(const ValueTree* tree) {
     for (int n = 0; n < tree->fields; n++)
         if (layers_of[ends[tree->field[n]]]) return false;
     for (int p = JOINS_STEPS && PASSES > 1; p < PASSES; p++)
@@ -146,8 +146,7 @@ struct LevelSums {
     }
 
     // Adds what the pass has just computed, see `LevelRecords`.
-    template <class Read>
-    void add(const Call& call, const Pass& pass, long i, const Rows* out, Read read, const long from[AXES],
+    void add(const Call& call, const Pass& pass, long i, const Rows* out, Reader<int> read, const long from[AXES],
              const long end[AXES]) {
         const long width = end[2] - from[2];
         for (Entry& each : entries) {
@@ -162,8 +161,7 @@ struct LevelSums {
         }
     }
 
-    template <class Read>
-    static void add_tree(Entry& each, const Call& call, const Pass& pass, long i, const Rows* out, Read read,
+    static void add_tree(Entry& each, const Call& call, const Pass& pass, long i, const Rows* out, Reader<int> read,
                          const long from[AXES], const long end[AXES]) {
         ValueRows values{each.cells, *each.tree, call.parameters, each.time, call.coordinates};
         for (long n = max(i, from[0]); n < min(i + pass.at_once, end[0]); n++) {

@@ -2,8 +2,6 @@
 // (`set_field_sums`), and fields after earlier steps (field_records.hpp); `sum_cells` reduces an array later.
 // native/field_sums.py uses all of them.
 #pragma once
-#include <type_traits>
-
 #include "exact_sum.hpp"
 
 // The sum and the extrema of a field's cells.
@@ -22,11 +20,11 @@ struct FieldSums {
     FieldSum field[];  // GIVEN
 };
 
-static FieldSums* field_sums = nullptr;
-static pthread_mutex_t field_sums_lock = PTHREAD_MUTEX_INITIALIZER;
+OWN inline FieldSums* field_sums = nullptr;
+OWN inline pthread_mutex_t field_sums_lock = PTHREAD_MUTEX_INITIALIZER;
 
 // Makes later calls reduce the wanted fields; null stops that if it was set to ``instead_of``.
-extern "C" void set_field_sums(FieldSums* sums, FieldSums* instead_of) {
+ENTRY void set_field_sums(FieldSums* sums, FieldSums* instead_of) {
     if (sums || field_sums == instead_of) field_sums = sums;
 }
 
@@ -65,20 +63,10 @@ struct CellSums {
     double high = -__builtin_inf(), low = -__builtin_inf();
     ExactSum exact;
 
-    void begin(const FieldSum& wanted) {
-        exponent = wanted.exponent;
-        for (int n = 0; n < HELD_UNITS; n++) {
-            shift[n] = shift_of(n);
-            least[n] = bits_of_power(max(exponent - (n + 1) * UNITS, 1 - QUICKEST) + MANTISSA);
-        }
-        limit = bits_of_power(exponent);
-        quick = exponent > -QUICKEST && exponent < QUICKEST;
-    }
+    OWN void begin(const FieldSum& wanted);
     double shift_of(long unit) const { return __builtin_ldexp(1.5, exponent + 1 - unit * UNITS); }
 
-    void add_row(const real* v, long n) {
-        for (long x = 0; x < n; x += 1024) add_some<FEW_UNITS>(v + x, min(1024, n - x));
-    }
+    OWN void add_row(const real* v, long n);
 
     // Adds some cells with ``units`` units, which are at least N.
     template <int N>
@@ -165,21 +153,7 @@ struct CellSums {
     }
 
     // Adds the sums and extrema of this thread's cells to ``sum``.
-    void add_to(FieldSum& sum) {
-        flush();
-        exact.carry();
-        for (long l = 0; l < LANES; l++) {
-            if (most[l] > high) high = most[l];
-            if (-fewest[l] > low) low = -fewest[l];
-        }
-        pthread_mutex_lock(&field_sums_lock);
-        if (high > sum.high) sum.high = high;
-        if (low > sum.low) sum.low = low;
-        for (int k = 0; k < LIMBS; k++) sum.sum.limb[k] += exact.limb[k];
-        sum.broken += broken;
-        if (broken) __atomic_store_n(&not_finite, 1, __ATOMIC_RELAXED);
-        pthread_mutex_unlock(&field_sums_lock);
-    }
+    OWN void add_to(FieldSum& sum);
 };
 
 // The results of a call: whether they are finite, and their sums; no sums if ``sums`` is null.
@@ -227,11 +201,11 @@ static FieldSums* field_sums_of(const Call& call) {
 }
 
 // The numbers with which an `ExactSum` is to be read.
-extern "C" int64_t limbs_of_sums() { return LIMBS; }
-extern "C" int64_t least_bit_of_sums() { return LEAST_BIT; }
+ENTRY int64_t limbs_of_sums() { return LIMBS; }
+ENTRY int64_t least_bit_of_sums() { return LEAST_BIT; }
 
 // Adds the n cells at ``data`` to ``sum``, whose exponent is given.
-extern "C" void sum_cells(FieldSum* sum, const void* data, int64_t n) {
+ENTRY void sum_cells(FieldSum* sum, const void* data, int64_t n) {
     CellSums* cells = new CellSums();
     cells->begin(*sum);
     cells->add_row((const real*)data, n);

@@ -35,10 +35,10 @@ struct Injection {
     }
 };
 
-static const Injection* injection = nullptr;
+OWN inline const Injection* injection = nullptr;
 
 // Later calls add its values, or none.
-extern "C" void set_injection(const Injection* given) { injection = given; }
+ENTRY void set_injection(const Injection* given) { injection = given; }
 
 // What is added to the results of a level.
 struct Injected {
@@ -48,13 +48,7 @@ struct Injected {
     };
     std::vector<Entry> entries;
 
-    void find(const Call& call, long step, const Pass& pass) {
-        for (int o = 0; o < pass.outputs && call.records && injection; o++) {
-            int later = pass.output[o] >= ARRAYS, number = injected[pass.output[o] - later * ARRAYS];
-            const real* values = number < 0 ? nullptr : injection->row(step + later, number);
-            if (values) entries.push_back({o, values});
-        }
-    }
+    OWN void find(const Call& call, long step, const Pass& pass);
 
     // Adds to cells x0 .. x1 - 1 of rows j0 .. j1 - 1 of some planes from i on, which a pass has just computed.
     void add(const Call& call, const Pass& pass, long i, long planes, const Rows* out, long j0, long j1, long x0,

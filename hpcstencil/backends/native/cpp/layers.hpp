@@ -50,6 +50,19 @@ struct VariantPlanes {
     }
 };
 
+// Returns what a level reads for plane n of an ``Of``: a function of any type, for code that is compiled once.
+template <class Of>
+struct Reader {
+    const void* function;
+    Rows (*call)(const void* function, Of of, long n);
+
+    template <class Function>
+    Reader(const Function& given)
+        : function(&given),
+          call([](const void* function, Of of, long n) { return (*(const Function*)function)(of, n); }) {}
+    Rows operator()(Of of, long n) const { return call(function, of, n); }
+};
+
 struct Layers {
     // Cells lo .. hi - 1 along an axis are outside its layers, further away than the right-hand sides read, which count
     // as part of the layers. All cells are inside if the axis has layers and lo = hi.

@@ -62,22 +62,20 @@ struct LevelRecords {
     LevelStates states;
     LevelRegions regions;
 
-    void find(const Call& call, long step, const Pass& pass) {
-        if (!call.records) return;
-        cells.find(call, step, pass), sums.find(call, step, pass), states.find(step, pass), regions.find(step, pass);
-    }
+    OWN void find(const Call& call, long step, const Pass& pass);
     bool empty() const {
         return cells.entries.empty() && sums.entries.empty() && states.entries.empty() && regions.entries.empty();
     }
 
     // Records what the pass has just computed, planes i .. i + at_once - 1 in ``out``; ``from`` and ``end`` bound the
     // cells wanted. read(array, n) is plane n of an array that the pass reads.
-    template <class Read>
-    void put(const Call& call, const Layers& layers, const Pass& pass, long i, const Rows* out, Read read,
+    void put(const Call& call, const Layers& layers, const Pass& pass, long i, const Rows* out, Reader<int> read,
              const long from[AXES], const long end[AXES], bool non_temporal) {
-        cells.put(call, pass, i, out, from, end);
-        sums.add(call, pass, i, out, read, from, end);
-        states.put(call, layers, pass, i, out, from, end, non_temporal);
-        regions.put(call, pass, i, out, from, end);
+        if (!empty()) put_all(call, layers, pass, i, out, read, from, end, non_temporal);
     }
+    OWN void end();  // adds the sums of this thread's cells to the records
+
+   private:
+    OWN void put_all(const Call& call, const Layers& layers, const Pass& pass, long i, const Rows* out,
+                     Reader<int> read, const long from[AXES], const long end[AXES], bool non_temporal);
 };

@@ -3,20 +3,65 @@
 #include <math.h>
 #include <pthread.h>
 #include <sched.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include <new>
+#include <type_traits>
 #include <vector>
 
 #include "program.hpp"
 
 // For functions that run for every row, where a call would take a noticeable part of the time.
 #define INLINED __attribute__((always_inline))
+// For variables of the driver, and functions that one part of it calls and another defines. Each library has its own:
+// the loader would give all programs of a process one copy of an inline variable that other libraries can see.
+#define OWN __attribute__((visibility("hidden")))
+// For functions that Python calls, with C linkage. Only the last part of the driver has them: the texts of the others
+// make them static (`parts` in program.py).
+#ifndef ENTRY
+#define ENTRY extern "C"
+#endif
+
+// Returns memory that holds zeros, for the elements of a list.
+__attribute__((noinline)) static void* zeros(size_t bytes, size_t alignment) {
+    void* made = alignment <= alignof(max_align_t) ? malloc(bytes) : aligned_alloc(alignment, bytes);
+    if (!made && bytes) abort();
+    return bytes ? memset(made, 0, bytes) : made;
+}
 
 // Arrays whose lengths a program determines; the elements begin as zeros.
 template <class T>
-struct List : std::vector<T> {
-    explicit List(long length) : std::vector<T>(length) {}
+struct List {
+    T* cells;
+    long length;
+
+    explicit List(long length) : cells((T*)zeros(length * sizeof(T), alignof(T))), length(length) {
+        if constexpr (!std::is_trivially_default_constructible<T>::value)
+            for (long n = 0; n < length; n++) new (cells + n) T();
+    }
+    List(const List& other) : List(other.length) {
+        for (long n = 0; n < length; n++) cells[n] = other.cells[n];
+    }
+    List(List&& other) noexcept : cells(other.cells), length(other.length) { other.cells = nullptr, other.length = 0; }
+    List& operator=(const List& other) = delete;
+    ~List() {
+        if constexpr (!std::is_trivially_destructible<T>::value)
+            for (long n = 0; n < length; n++) cells[n].~T();
+        free(cells);
+    }
+    T& operator[](long n) { return cells[n]; }
+    const T& operator[](long n) const { return cells[n]; }
+    T* data() { return cells; }
+    const T* data() const { return cells; }
+    T* begin() { return cells; }
+    T* end() { return cells + length; }
+    const T* begin() const { return cells; }
+    const T* end() const { return cells + length; }
+    void fill(const T& value) {
+        for (T& each : *this) each = value;
+    }
 };
 template <class T>
 struct Matrix {
@@ -133,7 +178,7 @@ struct Pipeline {
     void lay_out(int steps_, bool boundary0, const int64_t* section = nullptr, Joints joints = {}, uint32_t apart = 0,
                  const Evaluations& evaluations = {}) {
         steps = steps_, levels = 1, rings = 0;
-        level.assign(LEVELS, {});
+        level.fill({});
         for (int t = 0; t <= steps; t++)
             for (int n = 0; n < ARRAYS; n++) ring_of[t][n] = -1;
         loaded = section ? section[2] : GIVEN, stored = section ? section[3] : FIELDS;

@@ -150,9 +150,9 @@ struct Reference {
 };
 
 // As in driver.hpp.
-extern "C" int64_t stored_not_finite() { return __atomic_exchange_n(&not_finite, 0, __ATOMIC_RELAXED); }
+ENTRY int64_t stored_not_finite() { return __atomic_exchange_n(&not_finite, 0, __ATOMIC_RELAXED); }
 
-extern "C" int64_t advance(const Call* call) {
+ENTRY int64_t advance(const Call* call) {
     if (is_part(*call) || call->section || call->edges) abort();  // for tests of whole grids
     Reference* reference = new Reference(*call);
     reference->run();

@@ -44,8 +44,8 @@ struct RegionRecords : RecordedSteps {
     double weight(long record) const { return weights ? weights[record] : 0.0; }
 };
 
-static std::vector<RegionRecords*> region_records;  // of several streams
-static bool regions_need_whole_steps = false;
+OWN inline std::vector<RegionRecords*> region_records;  // of several streams
+OWN inline bool regions_need_whole_steps = false;
 
 static void note_lost_fields() {
     regions_need_whole_steps = is_lost_between_steps([](int f) {
@@ -56,13 +56,13 @@ static void note_lost_fields() {
     });
 }
 // Later calls do not record there any more.
-extern "C" void drop_region_records(RegionRecords* records) {
+ENTRY void drop_region_records(RegionRecords* records) {
     for (size_t n = region_records.size(); n-- > 0;)
         if (region_records[n] == records) region_records.erase(region_records.begin() + n);
     note_lost_fields();
 }
 // Later calls also record there.
-extern "C" void add_region_records(RegionRecords* records) {
+ENTRY void add_region_records(RegionRecords* records) {
     drop_region_records(records);
     region_records.push_back(records);
     note_lost_fields();

@@ -26,10 +26,10 @@ struct SnapshotCopies {
     }
 };
 
-static SnapshotCopies* snapshot_copies = nullptr;
+OWN inline SnapshotCopies* snapshot_copies = nullptr;
 
 // Makes later calls copy their results to these buffers; null stops the copies.
-extern "C" void set_snapshot_copies(SnapshotCopies* results) { snapshot_copies = results; }
+ENTRY void set_snapshot_copies(SnapshotCopies* results) { snapshot_copies = results; }
 
 // The buffers to which a call copies its results; null if there are none or a thread still reads them.
 static SnapshotCopies* snapshot_target(const Call& call) {

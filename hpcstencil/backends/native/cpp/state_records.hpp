@@ -5,8 +5,8 @@
 #include "step_arrays.hpp"
 
 // The states after steps: GIVEN arrays each, null for fields that are not stored.
-static StepArrays* state_records = nullptr;
-static bool states_need_whole_steps = false;
+OWN inline StepArrays* state_records = nullptr;
+OWN inline bool states_need_whole_steps = false;
 
 // Whether the pass that joins a step to the next one does not store all that is wanted after a step.
 static bool state_is_lost(long step) {
@@ -15,7 +15,7 @@ static bool state_is_lost(long step) {
 }
 
 // Later calls store states there, or nowhere.
-extern "C" void set_state_records(StepArrays* records) {
+ENTRY void set_state_records(StepArrays* records) {
     state_records = records;
     states_need_whole_steps = false;
     for (int64_t n = 0; records && n < records->count; n++) states_need_whole_steps |= state_is_lost(records->steps[n]);

@@ -28,11 +28,11 @@ struct StencilRecords : RecordedSteps {
     }
 };
 
-static StencilRecords* stencil_records[EVALUATORS] = {};
+OWN inline StencilRecords* stencil_records[EVALUATORS] = {};
 
 // Stores how many cells further beyond a block a sweep of some steps loads, per axis, if the state before each of them
 // is recorded by expressions that read these inputs. There is one of them per evaluator, or null.
-extern "C" void more_reach(const Inputs* const* inputs, int64_t steps, int64_t* more) {
+ENTRY void more_reach(const Inputs* const* inputs, int64_t steps, int64_t* more) {
     Pipeline &plain = *new Pipeline(), &evaluating = *new Pipeline();
     steps = min(steps, MAX_STEPS);
     plain.lay_out(steps, false, nullptr, {}, ALL_APART);
@@ -44,15 +44,15 @@ extern "C" void more_reach(const Inputs* const* inputs, int64_t steps, int64_t* 
     delete &plain, delete &evaluating;
 }
 // Whether steps can record expressions that read these inputs: fields that are stored everywhere.
-extern "C" int64_t can_record_stencils(const Inputs* inputs) {
+ENTRY int64_t can_record_stencils(const Inputs* inputs) {
     for (const Input& each : *inputs)
         if (layers_of[each.array]) return false;
     return true;
 }
 // Later calls record there with the evaluator of this number, or not with it.
-extern "C" void set_stencil_records(int64_t number, StencilRecords* records) { stencil_records[number] = records; }
+ENTRY void set_stencil_records(int64_t number, StencilRecords* records) { stencil_records[number] = records; }
 // Later calls do not record there any more.
-extern "C" void drop_stencil_records(StencilRecords* records) {
+ENTRY void drop_stencil_records(StencilRecords* records) {
     for (StencilRecords*& each : stencil_records)
         if (each == records) each = nullptr;
 }
@@ -72,48 +72,11 @@ struct LevelEvaluation {
     std::vector<RowRuns> runs;
 
     // For the first pass of a step of the call's clock.
-    void find(const Call& call, long step, int number, const EvaluatorFunctions& of_call) {
-        const StencilRecords* found = stencil_records[number];
-        const long n = found ? found->number(step) : -1;
-        if (n < 0) return;
-        records = found, functions = &of_call;
-        const Evaluator& evaluator = *records->evaluator;
-        scalars.resize(evaluator.scalars + 1);
-        evaluator.prepare(call.parameters, records->constants, records->times[n], 0, 1, scalars.data());
-        const Variant& whole = evaluator.pass->whole();
-        in.resize(whole.planes), out.resize(whole.outputs), value.resize(whole.outputs);
-        for (int o = 0; o < whole.outputs; o++)
-            value[o] = records->value[evaluator.field_of[evaluator.pass->output[whole.output[o]]]];
-        if (records->cells) {
-            cells = records->cells->values + records->row(call, n) * records->cells->size, runs.resize(whole.outputs);
-            return;
-        }
-        if (!records->sums) {
-            RegionRecord::each_after(step, number, [&](const RegionRecord& each) { regions.push_back(each); });
-            return;
-        }
-        sums = records->sums + records->row(call, n) * records->values, added.resize(whole.outputs);
-        for (int o = 0; o < whole.outputs; o++) added[o].begin(sums[value[o]]);
-    }
+    OWN void find(const Call& call, long step, int number, const EvaluatorFunctions& of_call);
 
     // Records planes i .. end - 1 before the level computes them, since it may overwrite what it reads. ``from`` and
     // ``to`` bound the cells wanted. read(array, n) is plane n of an array that the level reads.
-    template <class Read>
-    void record(const Call& call, long i, long end, const long from[AXES], const long to[AXES], Read read) {
-        if (!records) return;
-        const Variant& whole = records->evaluator->pass->whole();
-        for (long n = max(i, from[0]); n < min(end, to[0]); n++) {
-            if (records->cells && !has_cells(call, n, from[1], to[1])) continue;
-            for (int p = 0; p < whole.planes; p++) {
-                const Plane& plane = whole.plane[p];
-                in[p] = plane.input < 0 ? functions->fixed_arrays->at(plane, n)
-                                        : read(records->inputs.input[plane.input].array, n + plane.offset);
-            }
-            if (records->cells) put_cells(call, whole, n, from, to);
-            else if (records->sums) add_plane(whole, n, from, to);
-            else put_regions(call, whole, n, from, to);
-        }
-    }
+    OWN void record(const Call& call, long i, long end, const long from[AXES], const long to[AXES], Reader<int> read);
 
     void compute(const Variant& whole, long n, long j, long x0, long x1) {
         whole.compute({scalars.data() + whole.scalars, functions->tables, n}, in.data(), out.data(), j, j + 1, x0, x1);
@@ -177,10 +140,7 @@ struct LevelEvaluation {
     }
 
     // Adds the sums of this thread's cells to the record.
-    void end() {
-        for (size_t o = 0; o < added.size(); o++) added[o].add_to(sums[value[o]]);
-        added.clear();
-    }
+    OWN void end();
 };
 
 // What a level records of expressions.
@@ -191,11 +151,12 @@ struct LevelStencils {
     void find(const Call& call, long step, int number, const EvaluatorFunctions functions[EVALUATORS]) {
         for (int e = 0; e < EVALUATORS && call.records && !number; e++) of[e].find(call, step, e, functions[e]);
     }
-    template <class Read>
-    void record(const Call& call, long i, long end, const long from[AXES], const long to[AXES], Read read) {
-        for (LevelEvaluation& each : of) each.record(call, i, end, from, to, read);
+    void record(const Call& call, long i, long end, const long from[AXES], const long to[AXES], Reader<int> read) {
+        for (LevelEvaluation& each : of)
+            if (each.records) each.record(call, i, end, from, to, read);
     }
     void end() {
-        for (LevelEvaluation& each : of) each.end();
+        for (LevelEvaluation& each : of)
+            if (each.records) each.end();
     }
 };

@@ -20,11 +20,11 @@ struct StepArrays {
     }
 };
 
-static StepArrays* replayed = nullptr;
+OWN inline StepArrays* replayed = nullptr;
 
 // Passes of later calls read these arrays, REPLAYED in each step. They have the cells of other blocks that the steps
 // between two exchanges compute, and room for a few planes before and behind these.
-extern "C" void set_replayed(StepArrays* arrays) { replayed = arrays; }
+ENTRY void set_replayed(StepArrays* arrays) { replayed = arrays; }
 
 // What the passes of a step read besides its arrays: functions of coordinates, and the arrays of this step.
 struct StepInputs {

@@ -192,7 +192,7 @@ struct Tile {
         }
         if (call.error_sums) errors.add_to(call.error_sums);
         results.end();
-        for (Work& each : work) each.records.sums.end(), each.stencils.end();
+        for (Work& each : work) each.records.end(), each.stencils.end();
     }
 
     // Starts to prefetch the cells of planes i .. i + AT_ONCE - 1 that will be loaded from this block, a portion after

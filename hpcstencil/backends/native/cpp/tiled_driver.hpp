@@ -64,8 +64,8 @@ struct Tiles : Plan {
     }
 };
 
-static void step_in_tiles(const Call& call, const Blocking& blocking, long steps, long threads, bool non_temporal,
-                          CallMemory* memory) {
+OWN void step_in_tiles(const Call& call, const Blocking& blocking, long steps, long threads, bool non_temporal,
+                       CallMemory* memory) {
     Tiles& tiles = *new Tiles(call, blocking);
     tiles.non_temporal = non_temporal, tiles.sums = field_sums_of(call);
     size_t bytes = cells_of(call) * sizeof(real);

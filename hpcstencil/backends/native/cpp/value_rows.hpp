@@ -102,7 +102,7 @@ struct ValueRows {
 
 // Adds the values of an expression at a ``time`` in ``count`` cells per axis to ``sum``, whose exponent is given.
 // ``pitch`` are the distances in cells between two planes and between two rows of the ``fields`` that it reads.
-extern "C" void sum_values(FieldSum* sum, const ValueTree* tree, const double* parameters, double time,
+ENTRY void sum_values(FieldSum* sum, const ValueTree* tree, const double* parameters, double time,
                            const double* const* coordinates, const real* const* fields, const int64_t* count,
                            const int64_t* pitch) {
     CellSums* cells = new CellSums();
