@@ -123,8 +123,11 @@ class Reductions(Protocol):
         Native code then reduces them while it stores them.
         """
 
-    def recorder(self, most: int) -> Recorder | None:
-        """Return a recorder of up to ``most`` reductions of all trees; None if compiled calls cannot record them."""
+    def recorder(self, most: int, with_sums: bool = True) -> Recorder | None:
+        """Return a recorder of up to ``most`` reductions of all trees; None if compiled calls cannot record them.
+
+        Without ``with_sums``, those in its results mean nothing.
+        """
 
     def extremes(
         self, fields: Fields, parameters: Parameters, time: float | np.ndarray

@@ -203,7 +203,7 @@ class Problem:
         """Whether the step size depends on the solution, by a tolerance or by the rates of the equation."""
         return self.config.time.dt is None and (self.config.time.tolerance is not None or self.rates_follow_solution)
 
-    @property
+    @cached_property
     def rates_follow_solution(self) -> bool:
         """Whether the equation has rates, and they depend on the fields."""
         return isinstance(self.equation, SupportsCfl) and self.equation.solution_dependent

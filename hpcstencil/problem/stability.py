@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 
@@ -72,9 +73,8 @@ def stable_dt(problem: Problem, largest: Mapping[str, float]) -> float:
     The equation must be `SupportsCfl`. ``largest`` maps each name in ``problem.measured`` to its largest magnitude on the
     global grid; it may be empty if the rates do not depend on the solution.
     """
-    assert isinstance(problem.equation, SupportsCfl)
-    config, bounds = problem.config, SimpleNamespace(**problem.bounds)
-    rates = rates_of(problem.equation, config.equation.in_file, bounds, largest, config.grid.ndim)
+    config, bounds, equation = problem.config, SimpleNamespace(**problem.bounds), cast(SupportsCfl, problem.equation)
+    rates = rates_of(equation, config.equation.in_file, bounds, largest, config.grid.ndim)
     rates = replace(rates, reaction=rates.reaction + problem.damping)
     return stable_step(rates, problem.method, config.numerics.order, config.grid.spacing)
 

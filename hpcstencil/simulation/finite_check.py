@@ -1,15 +1,23 @@
-"""The check, made by all processes together, that all values of a run are finite."""
+"""The extrema of the measured quantities of a run, and the check, made by all processes together, that they are finite."""
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import jax
 import numpy as np
 
+from hpcstencil.backends.backend import Recorder
+from hpcstencil.numerics.schedule import Leap
 from hpcstencil.simulation.simulation import Simulation
 from hpcstencil.simulation.state import State
+from hpcstencil.symbolic.expressions import Field
 from hpcstencil.validation.errors import InputError, NumericsError
+
+Extremes = tuple[np.ndarray, np.ndarray, np.ndarray]  # minimum, maximum, number of cells that are not finite
 
 
 class FiniteCheck:
@@ -20,15 +28,45 @@ class FiniteCheck:
 
     def __init__(self, simulation: Simulation, path: Path | None, first_step: int) -> None:
         self.simulation, self.path, self.first_step = simulation, path, first_step
+        self.recorder = recorder_of_extremes(simulation)
+        self.known: tuple[weakref.ref[State], Extremes] | None = None  # the extremes of a state
+
+    @contextmanager
+    def recording(self, leap: Leap) -> Iterator[None]:
+        """A context in which a compiled call takes the steps of ``leap``, and finds the extremes of the state after them.
+
+        `reached` must follow.
+        """
+        if self.recorder is None:
+            yield
+            return
+        after, steps = leap.after, leap.steps
+        self.recorder.expect(after.step, 1, after.step - steps.first - steps.count, [after.time])
+        try:
+            yield
+        finally:
+            self.recorder.expect_nothing()  # another simulation may run the same program before the next call
+
+    def reached(self, state: State) -> None:
+        """Take what the last call has found, which has ended with this ``state``. Collective."""
+        if self.recorder is not None:
+            (found,) = self.recorder.taken(1)
+            self.known = weakref.ref(state), (found.low, found.high, found.broken)
 
     def after_steps(self, state: State) -> None:
         """Check the ``state`` after some steps. Collective. Raises the same errors as `extremes`.
 
         Nothing is computed if the backends of all processes already know that all values are finite.
         """
-        unknown = int(not self.simulation.steps.stayed_finite())
-        if self.simulation.communicator.total(np.array([unknown]))[0]:
-            self.extremes(state)
+        if self._known(state) is None:
+            unknown = int(not self.simulation.steps.stayed_finite())
+            if not self.simulation.communicator.total(np.array([unknown]))[0]:
+                return
+        self.extremes(state)
+
+    def _known(self, state: State) -> Extremes | None:
+        """Return the extremes of a ``state`` if they were found before."""
+        return self.known[1] if self.known and self.known[0]() is state else None
 
     def extremes(self, state: State) -> tuple[np.ndarray, np.ndarray]:
         """Return the minimum and the maximum of every measured quantity over the whole grid. Collective.
@@ -37,7 +75,11 @@ class FiniteCheck:
         processes raise NumericsError, or InputError at the first state of the run.
         """
         simulation, problem = self.simulation, self.simulation.problem
-        low, high, broken = simulation.extremes.extremes(dict(state.fields), problem.parameters, state.clock.time)
+        found = self._known(state)
+        if found is None:
+            found = simulation.extremes.extremes(dict(state.fields), problem.parameters, state.clock.time)
+            self.known = weakref.ref(state), found
+        low, high, broken = found
         for name, counts in zip(problem.measured, broken, strict=True):
             if count := int(counts.sum()):
                 where = f"not finite in {count} of {problem.cells} cells"
@@ -56,6 +98,19 @@ class FiniteCheck:
                     f"time.{problem.config.time.given}, or correct it{kept}"
                 )
         return low, high
+
+
+def recorder_of_extremes(simulation: Simulation) -> Recorder | None:
+    """Return what records the extremes of the measured quantities after the last step of a call; None if nothing can.
+
+    Also None if they are rarely needed: if they do not determine the size of the next step, and backends that check the values
+    they store know whether all quantities are finite.
+    """
+    problem = simulation.problem
+    if not problem.step_follows_solution and all(isinstance(tree, Field) for tree in problem.measured.values()):
+        return None
+    recorder = simulation.extremes.recorder(1, with_sums=False)
+    return recorder if recorder is not None and recorder.with_last else None
 
 
 def first_not_finite(simulation: Simulation, array: jax.Array) -> str:

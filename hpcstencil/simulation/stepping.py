@@ -133,9 +133,10 @@ class Stepping:
         leap = self.schedule.leap(self.clock, sizes[0], self._most(self.clock, sizes[0], limit, until))
         announce(self.state, leap)
         start = time.perf_counter()
-        with self.stopwatch.during("computing"):
+        with self.stopwatch.during("computing"), self.finite.recording(leap):
             fields = jax.block_until_ready(self.simulation.advance(dict(self.state.fields), leap.steps))
         self.state = replace(self.state, clock=leap.after, fields=fields)
+        self.finite.reached(self.state)
         self.pace.took(leap.steps.count, time.perf_counter() - start)
         return leap.steps.count
 

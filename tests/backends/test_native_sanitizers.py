@@ -149,7 +149,7 @@ int main() {
     least_measured = 0;
     for (int n = 0; n < 10; n++) {
         const double clock[] = {0, 0, 1e-3, (double)steps[n]};
-        samples.dense = n == 3, set_cell_samples(&samples), set_field_records(n % 2 ? &records : nullptr);
+        samples.dense = n == 3, set_cell_samples(&samples), n % 2 ? add_field_records(&records) : drop_field_records(&records);
         set_state_records(n % 2 ? &states : nullptr);
         set_stencil_records(0, n % 2 && evaluates ? &stencils : nullptr);
         set_stencil_records(1, n % 3 && evaluates ? &stencil_cells : nullptr);

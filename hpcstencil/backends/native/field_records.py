@@ -18,6 +18,7 @@ from hpcstencil.backends.native.value_program import ValueTree
 from hpcstencil.symbolic.expressions import Field, Node
 
 HEADROOM = 2  # bits by which values may grow before their sums take longer
+SUM_AND_EXTREMA, EXTREMA = 1, 2  # as in field_sums.hpp
 
 
 class Records(RecordedSteps):
@@ -36,7 +37,7 @@ class SumRecords:
 
     A record has ``width`` sums, of dtype ``field_sum``, and those of the trees are at ``places``; that of an ensemble has them
     for each of its ``members`` (0 for a single run). ``expected`` holds the `expected_exponent` of each tree; it is kept up to
-    date. ``times`` are those of the records.
+    date. ``times`` are those of the records. Without ``with_sums`` only the extrema are found.
     """
 
     def __init__(
@@ -48,8 +49,10 @@ class SumRecords:
         field_sum: np.dtype,
         expected: dict[Node, int],
         members: int,
+        with_sums: bool = True,
     ) -> None:
         self.trees, self.places, self.expected, self.members = trees, places, expected, members
+        self.wanted = SUM_AND_EXTREMA if with_sums else EXTREMA
         self.sums, self.times = np.zeros((most, max(1, members), width), field_sum), np.zeros(most)
 
     def clear(self, times: Sequence[float]) -> None:
@@ -57,7 +60,7 @@ class SumRecords:
         self.times[: len(times)] = times
         self.sums[...] = np.zeros((), self.sums.dtype)
         self.sums["high"] = self.sums["low"] = -math.inf
-        self.sums["wanted"][..., self.places] = 1
+        self.sums["wanted"][..., self.places] = self.wanted
         self.sums["exponent"][..., self.places] = [self.expected.get(tree, 0) for tree in self.trees]
 
     def extremes(self, count: int) -> np.ndarray:
@@ -96,13 +99,14 @@ class NativeRecords(SumRecords):
         trees: Sequence[Node],
         most: int,
         members: int,
+        with_sums: bool,
     ) -> None:
         self.library = library
         recorded = [tree for tree in trees if tree in values]
         places = [
             fields.index(tree.name) if isinstance(tree, Field) else len(fields) + recorded.index(tree) for tree in trees
         ]
-        super().__init__(trees, places, len(fields) + len(recorded), most, field_sum, expected, members)
+        super().__init__(trees, places, len(fields) + len(recorded), most, field_sum, expected, members, with_sums)
         self.values = (ValueTree * len(recorded))(*(values[tree] for tree in recorded))
         self.records = Records(
             records=most,
@@ -117,10 +121,10 @@ class NativeRecords(SumRecords):
     def expect(self, every: int, first: int, origin: int, times: Sequence[float]) -> None:
         self.clear(times)
         self.records.choose(every, first, origin)
-        self.library.set_field_records(ctypes.byref(self.records))
+        self.library.add_field_records(ctypes.byref(self.records))
 
     def expect_nothing(self) -> None:
-        self.library.set_field_records(None)
+        self.library.drop_field_records(ctypes.byref(self.records))
 
 
 def expected_exponent(high: float, low: float) -> int:

@@ -217,14 +217,14 @@ class ByNative:
     def total(self, parts: np.ndarray, exponent: int) -> float:
         return exact_sum(parts[::-1], self.top_bit, LIMB_BITS)
 
-    def recorder(self, trees: Sequence[Node], most: int) -> TreeRecords | None:
+    def recorder(self, trees: Sequence[Node], most: int, with_sums: bool) -> TreeRecords | None:
         stencils = self.stencil_values
         others = [tree for tree in trees if stencils is None or tree not in stencils.trees]
         possible = self.records and (stencils is None or self.records_stencils)
         if not possible or not all(map(self._is_recordable, others)):
             return None
         given = self.library, self.fields, np.dtype(self.field_sum)
-        records = NativeRecords(*given, self.values, self.expected, others, most, self.members)
+        records = NativeRecords(*given, self.values, self.expected, others, most, self.members, with_sums)
         if stencils is None:
             return records
         return RecordsTogether(trees, [records, StencilRecords(*given, stencils, self.expected, most, self.members)])

@@ -49,9 +49,13 @@ static void store_result(real* to, const real* from, long n, bool non_temporal, 
     differences = found;
 }
 
-// Sets `not_finite` if any of the ``differences`` is not 0.
-static void check_finite(vec differences) {
+// Whether all of the ``differences`` are 0.
+static bool are_zero(vec differences) {
     real rest = 0;
     for (long l = 0; l < LANES; l++) rest += differences[l];
-    if (rest != 0) __atomic_store_n(&not_finite, 1, __ATOMIC_RELAXED);
+    return rest == 0;
+}
+// Sets `not_finite` if any of the ``differences`` is not 0.
+static void check_finite(vec differences) {
+    if (!are_zero(differences)) __atomic_store_n(&not_finite, 1, __ATOMIC_RELAXED);
 }

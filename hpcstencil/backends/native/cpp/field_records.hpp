@@ -1,6 +1,8 @@
 // The extrema and sums of fields, and of expressions of them, after given steps, recorded while many steps are taken at
 // once.
 #pragma once
+#include <algorithm>
+
 #include "recorded_steps.hpp"
 #include "value_rows.hpp"
 
@@ -19,8 +21,15 @@ struct FieldRecords : RecordedSteps {
     }
 };
 
-OWN inline FieldRecords* field_records = nullptr;
+OWN inline std::vector<FieldRecords*> field_records;  // of several recorders
 OWN inline bool records_need_whole_steps = false;
+
+// Whether the state after a step of the call's clock is recorded.
+static bool records_fields(long step) {
+    for (const FieldRecords* each : field_records)
+        if (each->number(step) >= 0) return true;
+    return false;
+}
 
 // Whether a step leaves a field as it is.
 static bool is_kept(int f) { return ends[f] == f; }
@@ -79,16 +88,23 @@ static bool can_evaluate(const ValueTree& tree, const Pass& pass) {
     return found;
 }
 
-// Later calls record there, or nowhere.
-ENTRY void set_field_records(FieldRecords* records) {
-    field_records = records;
-    records_need_whole_steps = records && is_lost_between_steps([&](int f) { return records->sums[f].wanted != 0; });
-    for (int v = 0; records && JOINS_STEPS && v < records->values; v++)
-        if (!can_evaluate(records->trees[v], passes[PASSES])) records_need_whole_steps = true;
+// Whether a recorder needs a field or value that is lost between joined steps.
+static bool needs_whole_steps(const FieldRecords& records) {
+    for (int v = 0; JOINS_STEPS && v < records.values; v++)
+        if (!can_evaluate(records.trees[v], passes[PASSES])) return true;
+    return is_lost_between_steps([&](int f) { return records.sums[f].wanted != NOTHING; });
 }
 // Later calls do not record there any more.
 ENTRY void drop_field_records(FieldRecords* records) {
-    if (field_records == records) set_field_records(nullptr);
+    field_records.erase(std::remove(field_records.begin(), field_records.end(), records), field_records.end());
+    records_need_whole_steps = false;
+    for (const FieldRecords* each : field_records) records_need_whole_steps |= needs_whole_steps(*each);
+}
+// Later calls also record there.
+ENTRY void add_field_records(FieldRecords* records) {
+    drop_field_records(records);
+    field_records.push_back(records);
+    records_need_whole_steps |= needs_whole_steps(*records);
 }
 
 // Whether each of the first GIVEN fields can be recorded: whether passes compute its values after a step,
@@ -123,17 +139,19 @@ struct LevelSums {
     std::vector<Entry> entries;
 
     void find(const Call& call, long step, const Pass& pass) {
-        if (!field_records) return;
+        for (const FieldRecords* each : field_records) find(*each, call, step, pass);
+    }
+    void find(const FieldRecords& records, const Call& call, long step, const Pass& pass) {
         each_state_made(pass, [&](int later, const int* output_of) {
             const long n = step + later + 1;
-            FieldSum* record = field_records->record(call, n);
+            FieldSum* record = records.record(call, n);
             if (!record) return;
             for (int f = 0; f < GIVEN; f++)
                 if (output_of[f] >= 0 && record[f].wanted) begin({output_of[f], nullptr, record + f, 0});
-            for (int v = 0; v < field_records->values; v++) {
-                const ValueTree& tree = field_records->trees[v];
+            for (int v = 0; v < records.values; v++) {
+                const ValueTree& tree = records.trees[v];
                 if (!can_evaluate(tree, pass, later, output_of)) continue;
-                Entry& added = begin({-1, &tree, record + GIVEN + v, field_records->times[field_records->number(n)]});
+                Entry& added = begin({-1, &tree, record + GIVEN + v, records.times[records.number(n)]});
                 for (int k = 0; k < tree.fields; k++)
                     added.source[k] = source_of(pass, tree.field[k], later, output_of);
             }

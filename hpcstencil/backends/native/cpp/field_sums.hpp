@@ -4,9 +4,13 @@
 #pragma once
 #include "exact_sum.hpp"
 
+// What is wanted of a field's cells.
+enum Wanted : int64_t { NOTHING, SUM_AND_EXTREMA, EXTREMA };
+
 // The sum and the extrema of a field's cells.
 struct FieldSum {
-    int64_t wanted, exponent;  // most values are expected to be below 2^exponent, and not much smaller
+    int64_t wanted;            // see `Wanted`
+    int64_t exponent;          // most values are expected to be below 2^exponent, and not much smaller
     double high, low;          // the largest value, and the largest negative of a value
     int64_t broken;            // values that are not finite: the sum and the extrema are those of the others
     const void* at;            // the array of these values
@@ -56,7 +60,7 @@ struct CellSums {
     int units = FEW_UNITS;  // with which the next row is added
     double shift[HELD_UNITS] = {};
     word limit = 0, least[HELD_UNITS] = {};  // values from least[n] on need units 0 .. n only
-    bool quick = false;
+    bool quick = false, sums = true;
     vec most = vec{} - real(__builtin_inf()), fewest = vec{} + real(__builtin_inf());
     integers sum[HELD_UNITS] = {};
     long held[HELD_UNITS] = {};  // the cells in each sum
@@ -67,6 +71,28 @@ struct CellSums {
     double shift_of(long unit) const { return __builtin_ldexp(1.5, exponent + 1 - unit * UNITS); }
 
     OWN void add_row(const real* v, long n);
+
+    // Only their extrema.
+    void add_extrema(const real* v, long n) {
+        const long whole = n - n % LANES;
+        vec differences = {};
+        for (long x = 0; x < whole; x += LANES) {
+            const vec here = *(const unaligned_vec*)(v + x);
+            most = here > most ? here : most, fewest = here < fewest ? here : fewest;
+            differences += here - here;
+        }
+        for (long x = are_zero(differences) ? whole : 0; x < n; x++) add_extremum(v[x]);
+    }
+
+    // Returns whether the value is finite.
+    bool add_extremum(double v) {
+        if (!(v - v == 0)) {
+            broken++;
+            return false;
+        }
+        high = v > high ? v : high, low = -v > low ? -v : low;
+        return true;
+    }
 
     // Adds some cells with ``units`` units, which are at least N.
     template <int N>
@@ -134,12 +160,7 @@ struct CellSums {
     }
 
     void add_cell(double v) {
-        if (!(v - v == 0)) {
-            broken++;
-            return;
-        }
-        high = v > high ? v : high, low = -v > low ? -v : low;
-        exact.add(v);
+        if (add_extremum(v)) exact.add(v);
     }
 
     // Adds what `add_units` has made of n cells for a unit.

@@ -50,7 +50,7 @@ static bool needs_whole_steps(const Call& call) {
 static bool is_whole(const Call& call, long step) {
     if (!call.records) return false;
     return (samples_need_whole_steps && cell_samples->number(step) >= 0)
-           || (records_need_whole_steps && field_records->number(step) >= 0)
+           || (records_need_whole_steps && records_fields(step))
            || (states_need_whole_steps && state_is_lost(step))
            || (regions_need_whole_steps && records_regions(step))
            || evaluates(call, step);

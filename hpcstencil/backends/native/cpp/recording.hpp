@@ -5,7 +5,7 @@
 #include "level_records.hpp"
 
 void CellSums::begin(const FieldSum& wanted) {
-    exponent = wanted.exponent;
+    exponent = wanted.exponent, sums = wanted.wanted != EXTREMA;
     for (int n = 0; n < HELD_UNITS; n++) {
         shift[n] = shift_of(n);
         least[n] = bits_of_power(max(exponent - (n + 1) * UNITS, 1 - QUICKEST) + MANTISSA);
@@ -15,6 +15,7 @@ void CellSums::begin(const FieldSum& wanted) {
 }
 
 void CellSums::add_row(const real* v, long n) {
+    if (!sums) return add_extrema(v, n);
     for (long x = 0; x < n; x += 1024) add_some<FEW_UNITS>(v + x, min(1024, n - x));
 }
 
