@@ -80,5 +80,7 @@ def _along(config: Config, axis: int, places: np.ndarray, on_faces: int) -> tupl
     known = {PLACE: places[:, None]}
     weights = numpy_evaluate.evaluate(tree, [coordinates] * grid.ndim, known)  # the tree uses this axis only
     weights = np.broadcast_to(weights, cells.shape)
-    nearest = np.argsort(weights == 0, axis=1, kind="stable")[:, :points]  # those with a weight first
+    # The cells with the largest weights, in order. For a receiver at the centre of a cell, rounding may leave tiny weights in
+    # other cells, even in one too many.
+    nearest = np.sort(np.argsort(-np.abs(weights), axis=1, kind="stable")[:, :points], axis=1)
     return np.take_along_axis(cells, nearest, 1).T, np.take_along_axis(weights, nearest, 1).T

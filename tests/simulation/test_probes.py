@@ -1,6 +1,7 @@
 """Probes: what they record is what `at` gives, and what the snapshots of every step give, bit for bit."""
 
 import gc
+import itertools
 
 import h5py
 import jax
@@ -299,6 +300,24 @@ def test_a_parameter_may_be_used_by_a_probe_alone(tmp_path):
     probes = {"scaled": {"expression": "gain*u", **place}, "plain": {"field": "u", **place}}
     found = samples(file_of(tmp_path / "run.h5", {**TABLES, "equation": equation, "probes": probes}))
     assert np.allclose(found["scaled"][2], 3.0 * found["plain"][2], rtol=1e-6)
+
+
+@pytest.mark.parametrize("lower", [0.0, 0.1, -0.873, 1 / 3])
+@pytest.mark.parametrize("order", [2, 4, 6, 8])
+def test_a_receiver_in_a_cell_of_a_small_periodic_grid_records_this_cell(order, lower):
+    """Rounding leaves tiny weights in other cells, more of them than a receiver has cells."""
+    for cells, width in itertools.product((order + 1, order + 2), (0.1, 0.37, 1.7)):
+        places = [lower + (n + 0.5) * width for n in range(cells)]
+        problem = problem_of(
+            grid={"shape": [cells], "lower": [lower], "upper": [lower + cells * width]},
+            equation={"name": "heat"},
+            numerics={"order": order},
+            probes={"r": {"field": "u", "x": places}},
+        )
+        found = problem.receivers["r"]
+        weights = np.zeros((cells, cells))
+        np.add.at(weights, (np.arange(cells)[None, :], found.cells[..., 0]), found.weights)
+        assert weights == pytest.approx(np.eye(cells), abs=1e-12)
 
 
 @pytest.mark.parametrize("probes", [
