@@ -42,7 +42,7 @@ AXES = ("x", "y", "z")
 _COORDINATES = ("member", *AXES, *(f"{axis}_face" for axis in AXES))
 MASK = "solid"
 UNFINISHED = (
-    "A change to the file was begun and not finished, and what it says is as before: wait if a run is writing it; if that "
+    "A change to the file is unfinished; the contents shown are those before it: wait if a run is writing it; if that "
     "was killed, `hpcstencil info --repair` or `run --resume` undoes the change for good, and every snapshot is kept."
 )
 SIGNATURE = b"\x89HDF\r\n\x1a\n"

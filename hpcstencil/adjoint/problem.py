@@ -405,8 +405,8 @@ def adjoint_of(problem: Problem, expressed: Iterable[str], verified: bool = Fals
     """Derive the adjoint of a problem, for the unknowns in [gradient].
 
     ``expressed`` are the fields whose initial values come from the expressions of the problem. If the adjoint is to be
-    ``verified``, the products of the dot-product test are derived too. Raises InputError for what
-    has no gradient yet, see `refuse_unavailable`, and without an objective.
+    ``verified``, the products of the dot-product test are derived too. Raises InputError for features without gradients, see
+    `refuse_unavailable`, and without an objective.
     """
     if not problem.objective:
         raise InputError(

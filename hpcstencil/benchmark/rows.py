@@ -135,7 +135,7 @@ def measure(
             "roof": roofs[case.processes],
         })  # fmt: skip
         if communicator.rank == 0 and case.processes == communicator.size and case.scaling != "weak":
-            remember_step_speed(case.problem, communicator.size, row["cells_per_second"])
+            remember_step_speed(case.problem, row["kernel"], case.decomposed.topology, row["cells_per_second"])
     return bandwidth, rows
 
 

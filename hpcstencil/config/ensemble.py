@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from hpcstencil.config.settings import Config
+from hpcstencil.io.array_file import ArrayFile
 from hpcstencil.validation.errors import InputError
 from hpcstencil.validation.messages import wrong
 from hpcstencil.validation.schema import COUNT, EXPRESSION, NUMBER, Key, expression_text, take
@@ -71,6 +72,9 @@ def _values(key: str, listed: object) -> tuple[float | str, ...]:
         )
     kind = COUNT if name == "seed" and table == "equation" else NUMBER if table == "equation" else EXPRESSION
     values = [take(f"ensemble.{key}", Key(kind, None, "[0.1, 0.2]"), value) for value in listed]
+    for value in values:
+        if isinstance(value, str) and ArrayFile.of(value) is not None:
+            raise wrong(f"ensemble.{key}", "expressions", value, "run the members apart, or give expressions")
     return tuple(values if table == "equation" else map(expression_text, values))
 
 

@@ -25,7 +25,12 @@ def sources(config: Config) -> dict[str, Path]:
     """
     arrays = {
         key: file.path
-        for key, file in {**array_files(config), **series_files(config), **objective_files(config)}.items()
+        for key, file in {
+            **array_files(config),
+            **initial_files(config),
+            **series_files(config),
+            **objective_files(config),
+        }.items()
         if isinstance(file, ArrayFile)
     }
     return arrays if config.initial.file is None else {"initial.file": config.initial.file, **arrays}
@@ -48,6 +53,11 @@ def array_files(config: Config) -> dict[str, ArrayFile | ArrayInMemory]:
     found = {f"equation.{name}": array for name, array in config.equation.arrays.items()}
     mask = None if config.mask is None else config.mask.array
     return found if mask is None else {"mask.solid": mask, **found}
+
+
+def initial_files(config: Config) -> dict[str, ArrayFile]:
+    """The files with the initial values of fields, by dotted key, such as "initial.u"."""
+    return {f"initial.{name}": file for name, file in config.initial.arrays.items()}
 
 
 def objective_files(config: Config) -> dict[str, ArrayFile | ArrayInMemory]:

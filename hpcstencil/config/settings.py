@@ -42,8 +42,8 @@ from hpcstencil.validation.schema import (
 )
 
 AUTO = choice("auto")
-COUNTS = list_of(COUNT, "a list of positive integers, one per axis", longest=3)
-NUMBERS = list_of(NUMBER, "a list of numbers, one per axis", longest=3)
+COUNTS = list_of(COUNT, "a list of 1 to 3 positive integers, one per axis", longest=3)
+NUMBERS = list_of(NUMBER, "a list of 1 to 3 numbers, one per axis", longest=3)
 STEP_KEYS = ("dt", "cfl", "tolerance")  # of [time], of which one is given
 
 
@@ -103,12 +103,23 @@ class EquationConfig:
 class InitialConfig:
     """The table [initial].
 
-    ``expressions`` maps fields to expressions. Other fields are read from ``file``, an absolute path, or start at 0 if
-    there is no file.
+    ``expressions`` maps fields to expressions, or to files with an array (`arrays`). Other fields are read from ``file``, an
+    absolute path, or start at 0 if there is no file.
     """
 
     file: Path | None = key(TEXT, None, 'file = "start.h5"', "an HDF5 file, relative to the input")
     expressions: Mapping[str, str] = entries(EXPRESSION_TEXT, '{} = "sin(x)"', "its values at t = 0")
+
+    @property
+    def arrays(self) -> dict[str, ArrayFile]:
+        """The files with the values of fields, by field."""
+        return {name: file for name, text in self.expressions.items() if (file := ArrayFile.of(text)) is not None}
+
+    @property
+    def formulas(self) -> dict[str, str]:
+        """The expressions that are no names of files, by field."""
+        files = self.arrays
+        return {name: text for name, text in self.expressions.items() if name not in files}
 
 
 # Names of integrators in other programs.

@@ -55,7 +55,7 @@ from hpcstencil.validation.errors import HpcstencilError, NumericsError
 
 
 @dataclass(frozen=True)
-class Beside:
+class ForwardOptions:
     """What happens while forward steps are taken.
 
     ``hooks`` are called between calls of compiled code, and ``recorder`` records samples, if there is one. The states after the
@@ -67,7 +67,7 @@ class Beside:
     rooms: Mapping[int, Fields] = field(default_factory=dict)
 
 
-NOTHING = Beside()
+NO_OPTIONS = ForwardOptions()
 NO_SUMS: Mapping[str, float] = {}
 
 
@@ -297,7 +297,7 @@ class Sweep:
         while len(stops) > 1:
             rooms = self.rooms_for(stops[1:-1])
             last = stops[len(rooms) + 1]
-            self.advance(variables, stops[0], last, stored, Beside(hooks, variables.recorder, rooms))
+            self.advance(variables, stops[0], last, stored, ForwardOptions(hooks, variables.recorder, rooms))
             stops = stops[len(rooms) + 1 :]
 
     def rooms_for(self, stops: Sequence[int]) -> dict[int, Fields]:
@@ -313,11 +313,13 @@ class Sweep:
             rooms[stop] = room
         return rooms
 
-    def advance(self, variables: SweepVariables, first: int, last: int, stored: States, beside: Beside) -> None:
+    def advance(
+        self, variables: SweepVariables, first: int, last: int, stored: States, options: ForwardOptions
+    ) -> None:
         """Take the steps from number ``first`` to ``last``, and store the state after them; add its terms at the end."""
-        recorder = beside.recorder
-        found = self.kept_and_taken(stored.kept(first), variables.constant, first, last, beside)
-        for step, state in beside.rooms.items():
+        recorder = options.recorder
+        found = self.kept_and_taken(stored.kept(first), variables.constant, first, last, options)
+        for step, state in options.rooms.items():
             stored.add(step, state, self.run.time_of(step))
         variables.constant = {name: found[name] for name in variables.constant}
         after = {name: found[name] for name in self.changing}
@@ -373,7 +375,7 @@ class Sweep:
         """Record the tape of ``steps``, from the ``state`` before them, unless this has been done. The state is overwritten."""
         if not self.tape.has(steps):
             self.begin_tape(steps, state)
-            found = self.kept_and_taken(state, variables.constant, steps.start, steps.stop, Beside(hooks))
+            found = self.kept_and_taken(state, variables.constant, steps.start, steps.stop, ForwardOptions(hooks))
             variables.constant = {name: found[name] for name in variables.constant}
             self.free.add({name: found[name] for name in self.changing})
         self.tape.exchange(self.forward.communicator, self.forward.device_grid.topology)
@@ -461,26 +463,26 @@ class Sweep:
         fields = self.with_tape(self.copied(self.forward.begun(fields, self.first_slopes)))
         return to_end(self.forward, self.run, fields, self.samples, term)[1]
 
-    def taken(self, fields: Fields, first: int, last: int, beside: Beside = NOTHING) -> Fields:
+    def taken(self, fields: Fields, first: int, last: int, options: ForwardOptions = NO_OPTIONS) -> Fields:
         """Return the fields after the steps from ``first`` to ``last``, and the tape. The given fields are overwritten."""
         fields = self.with_tape(fields)
         while first < last:
-            fields, first = self.called(partial(self.forward.advance, fields), first, last, beside)
+            fields, first = self.called(partial(self.forward.advance, fields), first, last, options)
         return fields
 
-    def kept_and_taken(self, state: Fields, constant: Fields, first: int, last: int, beside: Beside) -> Fields:
+    def kept_and_taken(self, state: Fields, constant: Fields, first: int, last: int, options: ForwardOptions) -> Fields:
         """Return the fields after the steps from ``first`` to ``last``. ``state``, the changing fields before them, is kept."""
         into = self.forward.steps.into
         if into is None or first == last:
-            fields = self.taken({**self.free.copied(state), **constant}, first, last, beside)
+            fields = self.taken({**self.free.copied(state), **constant}, first, last, options)
         else:
             given = self.with_tape({**state, **constant})
             room = self.free.taken([*state, *self.taped])
             fields, first = self.called(
-                partial(into, given, room, self.forward.problem.parameters), first, last, beside
+                partial(into, given, room, self.forward.problem.parameters), first, last, options
             )
             self.free.add({name: given[name] for name in self.taped})
-            fields = self.taken(fields, first, last, beside)
+            fields = self.taken(fields, first, last, options)
         self.free.add({name: fields[name] for name in self.taped})
         return fields
 
@@ -489,15 +491,17 @@ class Sweep:
         missing = [name for name in self.taped if name not in fields]
         return {**fields, **self.free.with_any_values(missing, fields[self.changing[0]])} if missing else fields
 
-    def called(self, call: Callable[[StepRange], Fields], first: int, last: int, beside: Beside) -> tuple[Fields, int]:
+    def called(
+        self, call: Callable[[StepRange], Fields], first: int, last: int, options: ForwardOptions
+    ) -> tuple[Fields, int]:
         """Take steps from number ``first`` on, up to ``last`` at most, by one ``call``, see `call_recorded`."""
-        hooks = beside.hooks
+        hooks = options.hooks
 
         def hooked(steps: StepRange) -> Fields:
-            with hooks.call(steps.count), self.storing(first, steps, beside.rooms):
+            with hooks.call(steps.count), self.storing(first, steps, options.rooms):
                 return jax.block_until_ready(call(steps))
 
-        found = call_recorded(hooked, self.run, first, min(last, first + hooks.most), beside.recorder)
+        found = call_recorded(hooked, self.run, first, min(last, first + hooks.most), options.recorder)
         hooks.check()
         return found
 

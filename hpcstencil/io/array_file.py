@@ -286,11 +286,10 @@ def mapped(path: Path) -> np.ndarray:
         Exception
     ):  # no narrower: a damaged header makes numpy raise SyntaxError, EOFError, tokenize.TokenError and others
         array = None
-    if not isinstance(array, np.ndarray) or array.dtype.kind not in "biuf":
-        raise InputError(
-            f"{path}: expected an array of real numbers in a file of numpy.save, but got something else; write it again"
-        )
-    return array
+    if isinstance(array, np.ndarray) and array.dtype.kind in "biuf":
+        return array
+    found = f"it holds {array.dtype}" if isinstance(array, np.ndarray) else "it is no such file"
+    raise InputError(f"{path}: expected an array of real numbers in a file of numpy.save, but {found}; write it again")
 
 
 def dark_pixels(path: Path) -> np.ndarray:

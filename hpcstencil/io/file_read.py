@@ -114,7 +114,9 @@ def open_for_reading(path: Path) -> Iterator[h5py.File]:
                 yield file
             return
         if not h5py.is_hdf5(path):
-            raise InputError(f"{path}: not an HDF5 file, or one that was never finished")
+            raise InputError(
+                f"{path}: not an HDF5 file, or one that was never finished; choose another, or write it again"
+            )
         with open_alone(path, "r") as file:
             refuse_other_files(file, path)
             yield file

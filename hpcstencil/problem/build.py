@@ -13,6 +13,7 @@ import numpy as np
 
 from hpcstencil.config.ensemble import members
 from hpcstencil.config.limits import MOST_STEPS
+from hpcstencil.config.paths import initial_files
 from hpcstencil.config.probes import probe_key
 from hpcstencil.config.settings import Config
 from hpcstencil.config.streams import expressions_key
@@ -74,17 +75,21 @@ def build(config: Config, contents: Mapping[str, ArrayContents] | None = None, a
 
     Raises InputError for unknown names, malformed expressions and invalid parameters, and if members of an ensemble
     differ in more than parameter values and initial states; if ``all_used`` also for parameters and stencils of the user that
-    nothing uses. A study of an input without some of its tables may have such.
+    nothing uses. Studies that drop tables of an input may leave some unused.
     """
     contents = contents_of(config) if contents is None else contents
-    return _side_by_side(config, contents, all_used) if config.ensemble else _alone(config, contents, all_used)
+    return (
+        _ensemble_problem(config, contents, all_used)
+        if config.ensemble
+        else _single_problem(config, contents, all_used)
+    )
 
 
-def _side_by_side(config: Config, contents: Mapping[str, ArrayContents], all_used: bool) -> Problem:
+def _ensemble_problem(config: Config, contents: Mapping[str, ArrayContents], all_used: bool) -> Problem:
     """The problem of an ensemble: the problem of the first member, with an array of shape (members,) for each parameter in
     which the members differ. Raises the errors of `build`."""
     listed = {key.partition(".")[2] for key in config.ensemble if key.startswith("equation.")}
-    each = tuple(_alone(member, contents, all_used, listed) for member in members(config))
+    each = tuple(_single_problem(member, contents, all_used, listed) for member in members(config))
     first, known = each[0], {f"equation.{name}" for name in each[0].parameters}
     for key in config.ensemble:
         if key.startswith("equation.") and key not in (*known, "equation.seed"):
@@ -103,7 +108,7 @@ def _side_by_side(config: Config, contents: Mapping[str, ArrayContents], all_use
     return replace(first, config=config, parameters=parameters, bounds=bounds, members=each)
 
 
-def _alone(
+def _single_problem(
     config: Config, contents: Mapping[str, ArrayContents], all_used: bool, listed: Collection[str] = ()
 ) -> Problem:
     """The problem of a single run or of one member of an ensemble. Raises the errors of `build`.
@@ -184,6 +189,7 @@ def _alone(
         begin_at_zero=layers.memory,
         given=given,
         contents=contents,
+        held=initial_files(config),
         damping=layers.rate,
         apart=masked_rates(mask, damping),
         measured={
@@ -204,7 +210,8 @@ def _alone(
 
 
 def _bounds(config: Config, model: Model, contents: Mapping[str, ArrayContents]) -> dict[str, float]:
-    """The largest magnitude of each parameter, by name, over the grid and all times.
+    """The largest magnitude of each parameter, by name, over the grid and all times. On very large grids, that of an expression
+    is estimated (`numpy_evaluate.largest`).
 
     Raises InputError if it overflows the precision of the run.
     """
@@ -229,10 +236,10 @@ def _initial(config: Config, model: Model, needs_seed: bool) -> dict[str, Node]:
     Raises InputError for malformed ones, for a file from which nothing is read, and, if the input ``needs_seed``, for a seed
     that no expression uses.
     """
-    seed, texts = config.equation.seed, config.initial.expressions
-    if config.initial.file is not None and set(texts) >= set(model.fields):
+    seed, texts = config.equation.seed, config.initial.formulas
+    if config.initial.file is not None and set(config.initial.expressions) >= set(model.fields):
         raise InputError(
-            "initial.file: nothing is read from it, because every field has an expression; remove expressions, or the file"
+            "initial.file: nothing is read from it, because every field has an entry of its own; remove some, or the file"
         )
     if needs_seed and seed is not None and "seed" not in parameters_used(texts.values()):
         raise InputError("equation.seed: no initial expression uses it; write noise(seed) in [initial], or remove it")

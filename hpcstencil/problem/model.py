@@ -298,7 +298,7 @@ def _refuse_taken(stencils: Iterable[str], names: Collection[str]) -> None:
 def refuse_unused(config: Config, model: Model) -> None:
     """Raise InputError for a parameter in the input that has no effect, which must be a mistake."""
     custom = isinstance(model.equation, Custom)
-    texts = [*config.equation.rhs.values(), *config.initial.expressions.values()]
+    texts = [*config.equation.rhs.values(), *config.initial.formulas.values()]
     texts += [*config.diagnostics.expressions.values(), *config.objective.expressions.values()]
     texts += config.boundary.texts()
     texts += [text for stream in config.output.streams.values() for text in stream.expressions.values()]

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import numpy as np
 
-from hpcstencil.config.paths import array_files, objective_files, series_files
+from hpcstencil.config.paths import array_files, initial_files, objective_files, series_files
 from hpcstencil.config.settings import Config
 from hpcstencil.io.array_file import ArrayContents, ArrayFile, ArrayInMemory, ArrayOfMember, scanned, series_in
 from hpcstencil.numerics.topology import Range
@@ -32,12 +32,12 @@ class Blocks(Protocol):
 
 
 def contents_of(config: Config, held: Mapping[str, ArrayInMemory] | None = None) -> dict[str, ArrayContents]:
-    """Read all arrays of parameters and solid cells from end to end, and summarize each, by dotted key.
+    """Read all arrays of parameters, solid cells and initial values from end to end, and summarize each, by dotted key.
 
     ``held`` are arrays from Python, by key. Raises InputError, whose message begins with the key, if an array is
     missing, has the wrong shape, or holds values that are not finite.
     """
-    arrays = {**array_files(config), **series_files(config), **(held or {})}
+    arrays = {**array_files(config), **initial_files(config), **series_files(config), **(held or {})}
     return {key: content_of(config, key, array) for key, array in arrays.items()}
 
 

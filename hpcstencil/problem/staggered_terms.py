@@ -83,11 +83,12 @@ class Placed:
         """The initial expressions by field, each at the position of its field.
 
         Field values on a lower boundary start as the given boundary value at t = 0. A field with such values gets the
-        expression 0 if it has none, unless initial values are read from a file.
+        expression 0 if it has none, unless its initial values are read from a file.
         """
-        from_file = self.config.initial.file is not None
-        walled = [part.name for (part, _, _), face in faces.items() if face.kind == WALL and isinstance(part, Field)]
-        given = {**dict.fromkeys([] if from_file else walled, Constant(0.0)), **self.at_home(trees, "initial")}
+        initial = self.config.initial
+        walled = {part.name for (part, _, _), face in faces.items() if face.kind == WALL and isinstance(part, Field)}
+        zero = () if initial.file is not None else sorted(walled - {*initial.arrays})
+        given = {**dict.fromkeys(zero, Constant(0.0)), **self.at_home(trees, "initial")}
         return self.with_walls(given, faces, lambda value: at_time(value, 0.0))
 
     def diagnostics(self, trees: Mapping[str, Node], table: str = "diagnostics") -> dict[str, Node]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
@@ -13,6 +15,10 @@ from hpcstencil.numerics.schedule import ROUND
 from hpcstencil.problem.problem import Problem
 from hpcstencil.problem.stability import stable_dt
 from hpcstencil.problem.von_neumann import estimated_step
+from hpcstencil.symbolic import numpy_evaluate
+from hpcstencil.symbolic.expressions import Field, Node, Time
+
+SAMPLED = 2**16  # cells of the initial state in which the stable step is estimated
 
 
 def warnings_of(problem: Problem) -> list[str]:
@@ -68,16 +74,45 @@ def _unstable(problem: Problem) -> list[str]:
     """A warning if the step is longer than the stable step, which is estimated if the equation has no rates."""
     dt, cfl = problem.config.time.dt, problem.config.time.cfl
     if cfl is not None and cfl > 1.0:
-        return [f"time.cfl = {cfl:g} is more than the whole stable step: expect the solution to blow up"]
-    if dt is None or problem.rates_follow_solution:
+        return [f"time.cfl = {cfl:g} is more than the whole stable step: the solution may blow up"]
+    if dt is None:
         return []
-    if isinstance(problem.equation, SupportsCfl):
-        stable, found = stable_dt(problem, {}), ""
+    runs, what = problem.members or (problem,), "this equation and grid"
+    if not isinstance(problem.equation, SupportsCfl):
+        stable, found = min(estimated_step(run, dt) for run in runs), "about "
+    elif problem.rates_follow_solution:
+        steps = [stable_dt(run, largest) for run in runs if (largest := _largest_at_start(run)) is not None]
+        stable, found, what = min(steps, default=math.inf), "about ", "the initial state"
     else:
-        stable, found = min(estimated_step(run, dt) for run in problem.members or (problem,)), "about "
+        stable, found = stable_dt(problem, {}), ""
     if dt <= stable:
         return []
     return [
-        f"time.dt = {dt:g} is beyond the stable step of {problem.config.numerics.integrator} for this equation and "
-        f"grid, {found}{stable:.{3 if found else 6}g}: {'the solution may' if found else 'expect the solution to'} blow up"
+        f"time.dt = {dt:g} is beyond the stable step of {problem.config.numerics.integrator} for {what}, "
+        f"{found}{stable:.{3 if found else 6}g}: the solution may blow up"
     ]
+
+
+def _largest_at_start(problem: Problem) -> dict[str, float] | None:
+    """The largest magnitudes of the measured quantities at t = 0 by name, in a sample of cells.
+
+    None if the initial values of the fields are not expressions, if a quantity depends on the array of a parameter, or if one
+    is not finite.
+    """
+    config, initial = problem.config, {Field(name): tree for name, tree in problem.initial.items()}
+    measured = {name: tree for name, tree in problem.measured.items() if name not in problem.given}
+    read = {name for tree in measured.values() for name in tree.field_names}
+    if config.initial.file is not None or problem.held or not read.isdisjoint(problem.given):
+        return None
+    coordinates, index = numpy_evaluate.sampled_cells(config.grid, SAMPLED)
+    known = numpy_evaluate.by_node(problem.parameters)
+
+    def value(tree: Node, values: Mapping[Any, Any]) -> Any:
+        return numpy_evaluate.evaluate(tree, coordinates, {**known, **values, Time(): 0.0}, index)
+
+    with np.errstate(all="ignore"):
+        fields = dict.fromkeys(map(Field, problem.fields), 0.0) | {
+            field: value(tree, {}) for field, tree in initial.items()
+        }
+        found = {name: float(np.abs(value(tree, fields)).max()) for name, tree in measured.items()}
+    return found if all(map(math.isfinite, found.values())) else None

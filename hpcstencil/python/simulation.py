@@ -141,7 +141,7 @@ class Simulation:
         decomposed = Decomposed.of(problem, communicator.size, len(devices))
         program, simulation = PROGRAMS.take(decomposed, devices, communicator)
         initial = {f"initial.{name}": InitialValue(simulation, name, value) for name, value in given.initial.items()}
-        begun = replace(problem, held={**given.arrays, **initial})
+        begun = replace(problem, held={**problem.held, **given.arrays, **initial})
         if environment_rank() == 0:
             for warning in warnings_of(begun):
                 warnings.warn(warning, stacklevel=3)
@@ -246,7 +246,7 @@ class Simulation:
         or if it is called in a callback. Raises NumericsError if the solution is no longer finite.
         """
         if isinstance(steps, bool) or not isinstance(steps, int | np.integer) or steps < 0:
-            raise InputError(f"step: expected a number of steps, but got {steps!r}; give a positive integer")
+            raise InputError(f"step: expected a number of steps, but got {steps!r}; give 0 or a positive integer")
         stepping = self._ready("step")
         if stepping.state.members:
             raise InputError(
@@ -524,7 +524,8 @@ class Simulation:
         tree = initial_expression(problem, name, text, key)
         config = replace(problem.config, initial=initial)
         members = tuple(replace(each, initial={**each.initial, name: tree}) for each in problem.members)
-        problem = replace(problem, config=config, initial={**problem.initial, name: tree}, members=members)
+        held = {other: array for other, array in problem.held.items() if other != f"initial.{name}"}
+        problem = replace(problem, config=config, initial={**problem.initial, name: tree}, held=held, members=members)
         self._take(self._stepping.simulation.with_problem(problem))
 
     def _take(self, simulation: Composed) -> None:

@@ -69,12 +69,12 @@ def report(prepared: Prepared) -> str:
         f"time step             {_time_step(problem)}",
         f"steps                 {_steps(problem)}",
         *_gradient(problem, topology, prepared.choice.kernel),
-        f"predicted time        {_predicted(problem, topology.size)}",
+        f"predicted time        {_predicted(problem, prepared.kernel, topology)}",
         f"output                {_output(problem, itemsize)}",
         *_streams(problem, itemsize),
         *_probes(problem, itemsize),
         f"stopping early        within {within(seconds_to_checkpoint(problem)):.0f} s of a signal, with a checkpoint; a run "
-        "with a walltime begins to stop as long before it",
+        "with a walltime begins to stop that long before it",
     ]
     return "\n".join(lines)
 
@@ -200,12 +200,14 @@ def _geometry(config: Config) -> list[str]:
 
 
 def _parameters(problem: Problem) -> list[str]:
-    """Return a line for each parameter that is read from a file."""
-    shape = " x ".join(map(str, problem.config.grid.shape))
+    """Return a line for each parameter, and each initial field, with a file of its own."""
+    shape, config = " x ".join(map(str, problem.config.grid.shape)), problem.config
+    files = [("parameter " + name, key_of(name), file) for name, file in config.equation.arrays.items()]
+    files += [("initial " + name, f"initial.{name}", file) for name, file in config.initial.arrays.items()]
     return [
-        f"{'parameter ' + name:<21} {shape} values of {file}, from {found.lowest:.6g} to {found.largest:.6g}"
-        for name, file in problem.config.equation.arrays.items()
-        for found in [problem.contents[key_of(name)]]
+        f"{what:<21} {shape} values of {file}, from {found.lowest:.6g} to {found.largest:.6g}"
+        for what, key, file in files
+        for found in [problem.contents[key]]
     ]
 
 
@@ -296,9 +298,9 @@ def _steps(problem: Problem) -> str:
     return "depends on the solution" if steps is None else f"{steps}" if problem.config.time.dt else f"about {steps}"
 
 
-def _predicted(problem: Problem, processes: int) -> str:
+def _predicted(problem: Problem, kernel: str, topology: Topology) -> str:
     """Return the predicted wall time as text, from the stored speed of this machine."""
-    speed, steps = step_speed(problem, processes), step_count(problem)
+    speed, steps = step_speed(problem, kernel, topology), step_count(problem)
     if speed is None:
         return "unknown; run `hpcstencil bench INPUT.toml` once"
     if steps is None:

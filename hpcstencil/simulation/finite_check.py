@@ -11,7 +11,9 @@ import jax
 import numpy as np
 
 from hpcstencil.backends.backend import Recorder
+from hpcstencil.equations import HasPositiveFields
 from hpcstencil.numerics.schedule import Leap
+from hpcstencil.problem.problem import Problem
 from hpcstencil.simulation.simulation import Simulation
 from hpcstencil.simulation.state import State
 from hpcstencil.symbolic.expressions import Field
@@ -30,6 +32,7 @@ class FiniteCheck:
         self.simulation, self.path, self.first_step = simulation, path, first_step
         self.recorder = recorder_of_extremes(simulation)
         self.known: tuple[weakref.ref[State], Extremes] | None = None  # the extremes of a state
+        self.last_finite = first_step  # the last step after which all values were finite
 
     @contextmanager
     def recording(self, leap: Leap) -> Iterator[None]:
@@ -61,6 +64,7 @@ class FiniteCheck:
         if self._known(state) is None:
             unknown = int(not self.simulation.steps.stayed_finite())
             if not self.simulation.communicator.total(np.array([unknown]))[0]:
+                self.last_finite = state.clock.step
                 return
         self.extremes(state)
 
@@ -80,24 +84,51 @@ class FiniteCheck:
             found = simulation.extremes.extremes(dict(state.fields), problem.parameters, state.clock.time)
             self.known = weakref.ref(state), found
         low, high, broken = found
+        self.refuse_broken(state, low, broken)
+        self.last_finite = state.clock.step
+        return low, high
+
+    def refuse_broken(self, state: State, low: np.ndarray, broken: np.ndarray) -> None:
+        """Raise the errors of `extremes` if some measured quantity is ``broken`` in some cells; ``low`` are its minima."""
+        problem = self.simulation.problem
         for name, counts in zip(problem.measured, broken, strict=True):
-            if count := int(counts.sum()):
-                where = f"not finite in {count} of {problem.cells} cells"
-                if name in state.fields:
-                    where += f", the first at {first_not_finite(simulation, state.fields[name])}"
-                if state.clock.step == self.first_step:
-                    precision = problem.config.numerics.precision
+            if not (count := int(counts.sum())):
+                continue
+            where, precision = f"not finite in {count} of {problem.cells} cells", problem.config.numerics.precision
+            if name in state.fields:
+                where += f", the first at {first_not_finite(self.simulation, state.fields[name])}"
+            if state.clock.step == self.first_step:
+                refuse_not_positive(problem, low)
+                if name in problem.initial:
                     raise InputError(
                         f"initial.{name}: the initial state is {where} (or beyond {precision}); correct the expression"
                     )
-                what = f"field '{name}'" if name in state.fields else f"'{name}'"
-                kept = "" if self.path is None else f". {self.path} keeps the snapshots before"
-                raise NumericsError(
-                    f"{what} is {where} at step {state.clock.step}, t = {state.clock.time:g}: the run is unstable, or its "
-                    f"equation divides by 0 or takes a root or logarithm of a negative number there; try a smaller "
-                    f"time.{problem.config.time.given}, or correct it{kept}"
+                raise InputError(
+                    f"initial: expected an initial state for which '{name}' is finite, but it is {where}, perhaps as the root "
+                    "of a negative number or a quotient by 0; correct the initial state"
                 )
-        return low, high
+            what = f"field '{name}'" if name in state.fields else f"'{name}'"
+            kept = "" if self.path is None else f". {self.path} keeps the snapshots before"
+            raise NumericsError(
+                f"{what} is {where} at step {state.clock.step}, t = {state.clock.time:g}, after all values were finite at step "
+                f"{self.last_finite}: the run is unstable, or its equation divides by 0 or takes a root or logarithm of a "
+                f"negative number there; try a smaller time.{problem.config.time.given}, or correct it{kept}"
+            )
+
+
+def refuse_not_positive(problem: Problem, low: np.ndarray) -> None:
+    """Raise InputError if a field of the initial state by which the equation divides is not positive in all cells.
+
+    ``low`` are the minima of `Problem.measured`, of shape (quantities,) or (quantities, members). With a mask nothing is
+    refused, because it is not known which cells are solid.
+    """
+    positive = problem.equation.positive if isinstance(problem.equation, HasPositiveFields) else ()
+    for name, found in zip(problem.measured, low, strict=True):
+        if name in positive and problem.mask is None and found.min() <= 0:
+            raise InputError(
+                f"initial.{name}: expected values above 0 in all cells, since the equation divides by {name}, but the least is "
+                f'{found.min():g}; give for example initial.{name} = "1.0"'
+            )
 
 
 def recorder_of_extremes(simulation: Simulation) -> Recorder | None:

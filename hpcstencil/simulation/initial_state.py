@@ -12,9 +12,10 @@ from pathlib import Path
 
 import numpy as np
 
+from hpcstencil.io.array_file import ArrayFile
 from hpcstencil.io.file_read import read_blocks
 from hpcstencil.numerics.topology import Range
-from hpcstencil.problem.parameter_files import array_blocks, key_of
+from hpcstencil.problem.parameter_files import Blocks, array_blocks, key_of
 from hpcstencil.problem.problem import Problem
 from hpcstencil.problem.solid_mask import SOLID
 from hpcstencil.problem.staggered_terms import with_lower_walls
@@ -28,7 +29,8 @@ def initial_blocks(
 ) -> dict[str, np.ndarray]:
     """Return the initial blocks of the fields ``names`` (default: all), with a trailing member axis in an ensemble.
 
-    The values of a field come from an array of a Python program, from its expression, or from the file that the input names;
+    The values of a field come from an array of its own, in a file or a Python program, from its expression, or from the file
+    for all fields;
     otherwise they are 0. Values on boundaries are those that the boundary conditions give. Parameters and masks that are
     read come from their arrays. Solid cells are 0. Raises InputError, on this process alone, if a file of the input cannot
     be read.
@@ -48,8 +50,8 @@ def initial_blocks(
         elif name == SOLID and solid is not None:
             each = [solid.astype(dtype)]
         elif name in held:
-            values = held[name].read(ranges, grid.shape)
-            each = list(np.moveaxis(values, -1, 0)) if problem.members else [values]
+            values = _read(held[name], f"initial.{name}", ranges, grid.shape).astype(dtype)
+            each = list(np.moveaxis(values, -1, 0)) if values.ndim > grid.ndim else [values]
             for member, cells in zip(each, dry * len(each), strict=False):
                 member[cells] = 0
         elif name in problem.initial:
@@ -69,6 +71,14 @@ def initial_blocks(
         if name in problem.positions and (name in held or name in read):
             blocks[name] = at_walls(problem, name, blocks[name], ranges, [0.0] * problem.copies)
     return blocks
+
+
+def _read(array: Blocks, key: str, ranges: Sequence[Range], shape: Sequence[int]) -> np.ndarray:
+    """Read this process's block of an array. Raises InputError, whose message begins with the key of a file."""
+    try:
+        return array.read(ranges, shape)
+    except InputError as error:
+        raise InputError(f"{key}: {error}" if isinstance(array, ArrayFile) else str(error)) from None
 
 
 def at_walls(

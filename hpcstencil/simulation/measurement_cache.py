@@ -26,7 +26,8 @@ def store() -> Path | None:
 def key(problem: Problem, what: str) -> str:
     """Return the name under which the measurement ``what`` of a problem is stored.
 
-    It contains a hash of everything in the problem that the compiled code depends on.
+    ``what`` names the kernel too if the measurement depends on it. The name contains a hash of everything in the problem on
+    which the compiled code depends.
     """
     numerics, names = problem.config.numerics, sorted(problem.trees)
     trees = as_text(problem.trees[name] for name in names)

@@ -205,5 +205,5 @@ def to_file(
         predicted=simulation.plan.seconds,
     )
     if communicator.rank == 0:
-        remember_speed_of(summary, problem, communicator.size)
+        remember_speed_of(summary, problem, simulation.kernel, simulation.plan.topology)
     return summary

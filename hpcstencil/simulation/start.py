@@ -17,7 +17,7 @@ from hpcstencil.runtime.stopwatch import Stopwatch
 from hpcstencil.simulation.backend_choice import prepare
 from hpcstencil.simulation.compose import compose
 from hpcstencil.simulation.file_blocks import from_checkpoint
-from hpcstencil.simulation.finite_check import FiniteCheck
+from hpcstencil.simulation.finite_check import FiniteCheck, refuse_not_positive
 from hpcstencil.simulation.initial_state import initial_blocks, last_snapshot
 from hpcstencil.simulation.prepared import Decomposed
 from hpcstencil.simulation.restart import Source
@@ -103,7 +103,9 @@ def at_start(simulation: Simulation, source: Source, output: Path | None, stopwa
     finite = FiniteCheck(simulation, output, clock.step)
     stepping = Stepping(simulation, schedule, state, finite, stopwatch)
     with stopwatch.during("checks"):
-        finite.extremes(stepping.state)
+        least, _ = finite.extremes(stepping.state)
+    if output is not None and not source.history:  # fields of a Python simulation may be assigned later
+        refuse_not_positive(simulation.problem, least)
     if simulation.control is None:
         stepping.step_sizes()  # refuses bad steps before anything is written
     return stepping

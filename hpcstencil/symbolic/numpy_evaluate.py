@@ -33,7 +33,7 @@ FUNCTIONS = functions(np, np.float64)
 NUMBERS = frozenset((Constant, Parameter, Pointwise))  # classes of the nodes of a tree that is one number
 CELLS_AT_ONCE = 2**18
 ROUNDED = 1e-15  # relative tolerance for rounding in the time of the last sample of a series
-SAMPLES = 65  # sample points per axis for the bound of a parameter
+MOST_CELLS = 2**24  # in which the bound of a parameter is computed
 
 
 def evaluate(
@@ -168,20 +168,34 @@ def block_values(
     return block
 
 
+def spread(shape: Sequence[int], most: int) -> list[np.ndarray]:
+    """Return about ``most`` cells of a grid, evenly spaced: their indices per axis, those of all cells if there are fewer."""
+    axes = sum(n > 1 for n in shape)
+    apart = max(1.0, (math.prod(shape) / most) ** (1 / max(1, axes)))
+    return [np.unique(np.linspace(0, n - 1, math.ceil(n / apart)).astype(np.int64)) for n in shape]
+
+
+def sampled_cells(grid: Grid, most: int) -> tuple[list[np.ndarray], np.ndarray]:
+    """Return the ``coordinates`` and the ``index`` for `evaluate` in about ``most`` cells of the grid, evenly spaced."""
+    cells = spread(grid.shape, most)
+    places = [a + (i + 0.5) * dx for a, i, dx in zip(grid.lower, cells, grid.spacing, strict=True)]
+    index = np.ravel_multi_index(np.meshgrid(*cells, indexing="ij"), grid.shape)
+    return list(np.meshgrid(*places, indexing="ij", sparse=True)), np.asarray(index)
+
+
 def largest(tree: Node, grid: Grid, parameters: Mapping[str, float | np.ndarray]) -> float:
-    """Estimate the largest magnitude of a tree of coordinates from a sample of up to SAMPLES points per axis.
+    """Return the largest magnitude of a tree of coordinates over the cells of the grid; NaN if it is NaN in one of them.
 
-    The sample includes the boundary of the grid. If a value there is not finite, as for 1/x at x = 0, only cell
-    centres are sampled, so the result is infinite or NaN only if the value in a cell is.
+    A tree that depends on more than MOST_CELLS cells is evaluated in some of them, evenly spaced, so a narrower peak may be
+    missed.
     """
+    axes = {part.axis for part in walk(tree) if isinstance(part, Coordinate)}
+    cells = spread([n if axis in axes else 1 for axis, n in enumerate(grid.shape)], MOST_CELLS)
+    first, *rest = (a + (i + 0.5) * dx for a, i, dx in zip(grid.lower, cells, grid.spacing, strict=True))
+    known, planes = by_node(parameters), max(1, CELLS_AT_ONCE // math.prod(map(len, rest)))
 
-    known = by_node(parameters)
+    def of_planes(start: int) -> float:
+        points = np.meshgrid(first[start : start + planes], *rest, indexing="ij", sparse=True)
+        return float(np.abs(evaluate(tree, points, known)).max())
 
-    def on(points: Sequence[np.ndarray]) -> float:
-        return float(np.abs(evaluate(tree, np.meshgrid(*points, indexing="ij", sparse=True), known)).max())
-
-    found = on([np.linspace(a, b, SAMPLES) for a, b in zip(grid.lower, grid.upper, strict=True)])
-    if math.isfinite(found):
-        return found
-    cells = [np.unique(np.linspace(0, n - 1, SAMPLES).astype(np.int64)) for n in grid.shape]
-    return on([a + (i + 0.5) * dx for a, i, dx in zip(grid.lower, cells, grid.spacing, strict=True)])
+    return float(np.max([of_planes(start) for start in range(0, len(first), planes)]))

@@ -277,6 +277,11 @@ class _Parser:
                 return "'and', 'or' and 'not' are not part of the language: multiply comparisons, or use where()"
             case ast.BinOp():
                 return "only the operators + - * / ** are part of the language (a power is written **)"
+            case ast.Attribute(attr="npy" | "h5" | "hdf5"):
+                return (
+                    "this is the name of a file, not an expression; only parameters and initial fields may name files, and "
+                    "nothing else then"
+                )
             case ast.Call():
                 return (
                     "only plain calls such as sin(u), without a prefix or names of arguments, are part of the language"

@@ -69,7 +69,7 @@ def test_waiting_is_what_neither_computing_nor_messages_explain():
 def short(monkeypatch):
     monkeypatch.setattr(timing, "SECONDS_PER_TIMING", 0.0)
     monkeypatch.setattr(timing, "COPY_CELLS", 2**10)
-    monkeypatch.setattr(rows, "remember_step_speed", lambda problem, processes, speed: None)
+    monkeypatch.setattr(rows, "remember_step_speed", lambda *_: None)
 
 
 @pytest.mark.parametrize("devices", (1, 2))

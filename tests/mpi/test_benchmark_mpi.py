@@ -68,7 +68,7 @@ def test_rows_of_a_scaling_study(communicator, monkeypatch):
     monkeypatch.setattr(timing, "COPY_CELLS", 2**10)
     monkeypatch.setattr(timing, "REPEATS", 2)
     monkeypatch.setattr(rows, "counts", lambda processes: sorted({1, processes}))
-    monkeypatch.setattr(rows, "remember_step_speed", lambda problem, processes, speed: None)
+    monkeypatch.setattr(rows, "remember_step_speed", lambda *_: None)
     problem = problem_of(**{**HEAT, "numerics": {"kernel": "shift", "integrator": "euler"}})
     bandwidth, found = measure(scaling_cases(problem, communicator.size, 1), communicator, jax.local_devices()[:1])
     expected = [(kind, count) for kind in ("strong", "weak") for count in sorted({1, communicator.size})]

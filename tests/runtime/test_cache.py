@@ -15,6 +15,7 @@ from support import problem_of
 from hpcstencil.backends.native import compiler
 from hpcstencil.runtime import cache_folder
 from hpcstencil.simulation import dry_run, measurement_cache
+from hpcstencil.simulation.prepared import Decomposed
 from hpcstencil.simulation.step_speed import remember_speed_of, step_speed
 from hpcstencil.simulation.summary import Summary
 
@@ -122,11 +123,13 @@ def test_measurements_are_kept_and_those_of_others_are_not_believed(base):
 def test_check_predicts_the_time_from_a_run_that_was_long_enough(base):
     problem = problem_of(grid={"shape": [50, 40]}, equation={"name": "heat"})
     summary = Summary(Path("run.h5"), steps=1000, seconds={"computing": 0.9}, cells=2000)
-    remember_speed_of(summary, problem, 2)
-    assert step_speed(problem, 2) is None
-    remember_speed_of(replace(summary, seconds={"computing": 1.6}), problem, 2)
-    assert step_speed(problem, 2) == 1.25e6 and step_speed(problem, 1) is None
-    assert dry_run._predicted(problem, 2) == "1.6 s of computing, at 1.25 Mcell/s measured here"
+    one, two = (Decomposed.of(problem, processes, 1).topology for processes in (1, 2))
+    remember_speed_of(summary, problem, "native", two)
+    assert step_speed(problem, "native", two) is None
+    remember_speed_of(replace(summary, seconds={"computing": 1.6}), problem, "native", two)
+    assert step_speed(problem, "native", two) == 1.25e6
+    assert step_speed(problem, "native", one) is None and step_speed(problem, "shift", two) is None
+    assert dry_run._predicted(problem, "native", two) == "1.6 s of computing, at 1.25 Mcell/s measured here"
 
 
 def test_without_a_home_there_is_no_cache_and_no_failure(monkeypatch):

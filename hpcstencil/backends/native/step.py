@@ -54,7 +54,7 @@ from hpcstencil.symbolic.expressions import (
     walk,
 )
 
-# An operand, the time within the step, the arrays of its fields, and those of them that values were added to.
+# An operand, the time within the step, the arrays of its fields, and which of these arrays had values injected.
 OperandKey = tuple[Node, float, tuple[tuple[Node, int], ...], tuple[int, ...]]
 
 SHORT = 400  # inner results are not stored if a pass stays within this many statements per cell

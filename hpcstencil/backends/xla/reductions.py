@@ -100,14 +100,14 @@ class CompiledTrees:
     listed: Collection[str] | None
 
     @cached_property
-    def differ(self) -> bool:
+    def need_ghost_cells(self) -> bool:
         """Whether any tree applies a stencil. If so, values need ghost cells and are computed for the whole block at once."""
         return any(not tree.kinds.isdisjoint(OPERATORS) for tree in self.trees)
 
     @property
     def widths(self) -> tuple[int, ...]:
         """The number of ghost cells per axis and side that the values need; zeros if no tree applies a stencil."""
-        return self.device_grid.widths(1) if self.differ else (0,) * self.device_grid.grid.ndim
+        return self.device_grid.widths(1) if self.need_ghost_cells else (0,) * self.device_grid.grid.ndim
 
     @property
     def grid_axes(self) -> tuple[int, ...]:
@@ -137,7 +137,7 @@ class CompiledTrees:
         A row is one index along the first axis. ``action(values, mask)`` gets the values of the trees and a mask of the
         cells that count. Its results are stacked along a new first axis.
         """
-        values = self.values(fields, parameters, time, frame) if self.differ else []
+        values = self.values(fields, parameters, time, frame) if self.need_ghost_cells else []
         in_row = len(self.trees) * math.prod(next(iter(fields.values())).array.shape[1:])
         few = min(frame.cells[0], max(1, CELLS_AT_ONCE // in_row))
         rows = few if on_processor(self.device_grid) else frame.cells[0]
@@ -146,7 +146,7 @@ class CompiledTrees:
             start = jnp.minimum(first, frame.cells[0] - rows)
             part = frame.rows(start, rows)
             owned = _owned(part, first - start)
-            if self.differ:
+            if self.need_ghost_cells:
                 mine = [lax.dynamic_slice_in_dim(v, start, rows) for v in values]
             else:
                 mine = self.values({name: v.rows(start, rows) for name, v in fields.items()}, parameters, time, part)
@@ -278,7 +278,7 @@ def blocks_of_values(trees: CompiledTrees, evaluation: Cellwise | None) -> Calla
     stencils a few rows at a time, so that their values stay in the caches.
     """
     devices, shape = trees.device_grid.devices, trees.device_grid.topology.capacity()
-    if evaluation or trees.differ or devices.several:
+    if evaluation or trees.need_ghost_cells or devices.several:
         whole = evaluation or compiled_values(trees)
 
         def all_rows(fields: Fields, parameters: Parameters, time: Number) -> Iterator[list[np.ndarray]]:

@@ -84,7 +84,7 @@ class Checkpoints(Stream):
 
     def __init__(self, writer: CheckpointWriter, output: Output, schedule: Schedule, others: Sequence[Stream]) -> None:
         self.writer, self.output, self.schedule, self.others = writer, output, schedule, others
-        self.asked = writer.simulation.problem.config.checkpoint
+        self.config = writer.simulation.problem.config.checkpoint
         self.kept_for_later_end = False
 
     def is_due(self, clock: Clock) -> bool:
@@ -93,7 +93,7 @@ class Checkpoints(Stream):
 
     def _is_due_by_minutes(self) -> bool:
         """Return whether `checkpoint.every_minutes` have passed since the last checkpoint. Collective."""
-        minutes = self.asked.every_minutes
+        minutes = self.config.every_minutes
         return minutes is not None and passed(self.writer.simulation.communicator, 60 * minutes, self.writer.last)
 
     def write(self, state: State) -> None:
@@ -134,6 +134,6 @@ class Checkpoints(Stream):
         try:
             self.write(state)
         except EnvironmentProblem as error:
-            if self.asked.every_steps or self.asked.every_minutes or not error.shared:
+            if self.config.every_steps or self.config.every_minutes or not error.shared:
                 raise
             say(f"warning: {error}; the run goes on, but cannot be extended after its end")

@@ -53,21 +53,21 @@ class FurtherOutput(Stream):
         self.name, self.path, self.output, self.schedule = name, path, output, schedule
         self.simulation = output.simulation
         problem = self.simulation.problem
-        self.asked = problem.config.output.streams[name]
-        self.cells = self.asked.cells(problem.config.grid)
+        self.config = problem.config.output.streams[name]
+        self.cells = self.config.cells(problem.config.grid)
         self.own, self.ranges = self.cells.part(self.simulation.ranges)
         self.description = described(problem, name, output.attributes, self.simulation.dtype)
         run = problem.config.time
         self.every_steps = (
-            self.asked.steps_between(run.dt, run.end) if schedule.counts_from_0 else self.asked.every_steps
+            self.config.steps_between(run.dt, run.end) if schedule.counts_from_0 else self.config.every_steps
         )
-        self.multiples = None if self.every_steps else Multiples(self.asked.every or 0.0)
+        self.multiples = None if self.every_steps else Multiples(self.config.every or 0.0)
         self.average: TimeAverage | None = None
         self.recorder: RegionRecords | None = None  # adds to the average within compiled calls, or makes the copies
         self.copies = dict[str, np.ndarray]()  # of the records of a call, which are the first axis
-        self.within = list[float]()  # the weights of the steps that the call adds up
-        self.last = 0.0  # the weight of the last step of the call
-        self.now = 0.0  # when the last step ends that has a weight
+        self.weights = list[float]()  # the weights of the steps that the call adds up
+        self.last_weight = 0.0  # the weight of the last step of the call
+        self.weighted_until = 0.0  # when the last step ends that has a weight
         self.file: OutputFile | None = None
         self.values = len(self.description.fields) * self.cells.cells * problem.copies  # of a record
         room = HELD // len(problem.config.output.streams) // self.simulation.dtype.itemsize
@@ -77,7 +77,7 @@ class FurtherOutput(Stream):
     # ---- when --------------------------------------------------------------------------------------------------------
 
     def steps_to_event(self, clock: Clock) -> int | None:
-        if self.asked.average and self.recorder is None:
+        if self.config.average and self.recorder is None:
             return 1
         if self.multiples is not None:
             return self.multiples.steps_to_next(self.schedule, clock)
@@ -115,26 +115,26 @@ class FurtherOutput(Stream):
         processes, clock, source = self.simulation.communicator, state.clock, self.output.source
         if self.multiples is not None:
             self.multiples.go_past(self.schedule, clock)
-        goes_on = source.append and from_rank_0(processes, self.path.exists)
-        self.file = self._opened(append=goes_on, cut=self.output.kept_without_loss(clock))
+        continues = source.append and from_rank_0(processes, self.path.exists)
+        self.file = self._opened(append=continues, cut=self.output.kept_without_loss(clock))
         if self.file.last_step == clock.step:  # at the end of the earlier run, whose time may be rounded otherwise
             self.file.correct_last_time(clock.time)
-        self.now = clock.time
-        if self.asked.average:
-            self.average = self._average(goes_on)
+        self.weighted_until = clock.time
+        if self.config.average:
+            self.average = self._average(continues)
             return
         self._prepare_copies()
         if self.file.last_step < 0:
             self._hold(clock.step, clock.time, self._values(state))
             self._write_held()
 
-    def _average(self, goes_on: bool) -> TimeAverage:
-        """Return averages that begin now, or, if the run ``goes_on`` from a checkpoint, continue those stored in it."""
+    def _average(self, continues: bool) -> TimeAverage:
+        """Return averages that begin now, or, if the run ``continues`` from a checkpoint, continue those stored in it."""
         fields = list(self.description.fields)
         average, checkpoint = TimeAverage(fields, self._shape), self.output.source.checkpoint
         self.recorder = self._recorder_into(average.sums, every=1, summed=True)
         names, processes = {self._place(field): field for field in fields}, self.simulation.communicator
-        if goes_on and checkpoint is not None and holds(checkpoint, list(names), processes):
+        if continues and checkpoint is not None and holds(checkpoint, list(names), processes):
             sums, scalars, _ = read_checkpoint(checkpoint, self.ranges, processes, list(names))
             for place, field in names.items():
                 average.sums[field][...] = sums[place]
@@ -179,7 +179,7 @@ class FurtherOutput(Stream):
     def _values(self, state: State) -> dict[str, np.ndarray]:
         """Return copies of this process's part of the fields or expressions that the stream writes, by name."""
         fields, problem = dict(state.fields), self.simulation.problem
-        if self.asked.expressions:
+        if self.config.expressions:
             found = self.simulation.derived[expressions_key(self.name)](fields, problem.parameters, state.clock.time)
             fields = dict(zip(problem.derived[expressions_key(self.name)], found, strict=True))
         return {name: self.simulation.cells(fields[name], self.own) for name in self.description.fields}
@@ -189,7 +189,7 @@ class FurtherOutput(Stream):
         self._store_copied(steps)
         if self.average is not None and self._adds_last:
             with self.output.stopwatch.during("output"):
-                weight = self._next_step_size(clock.time) if self.recorder is None else self.last
+                weight = self._next_step_size(clock.time) if self.recorder is None else self.last_weight
                 self.average.add(self._values(state), weight)
         if self._is_record(clock) and clock.step not in steps:
             with self.output.stopwatch.during("output"):
@@ -214,7 +214,7 @@ class FurtherOutput(Stream):
         rows = [array[: len(steps)].reshape(len(steps), -1) for array in self.copies.values()]
         finite = self.simulation.communicator.total(np.isfinite(np.concatenate(rows, 1)).sum(axis=1))
         # of expressions such as 1/u some values may be infinite although the fields are finite
-        lost = np.flatnonzero(finite == 0 if self.asked.expressions else finite < self.values)
+        lost = np.flatnonzero(finite == 0 if self.config.expressions else finite < self.values)
         kept = int(lost[0]) if len(lost) else len(steps)
         self._store_copied(steps[:kept])
         return steps[kept] if kept < len(steps) else None
@@ -227,7 +227,7 @@ class FurtherOutput(Stream):
         times = [leap.time_of(step) for step in steps]
         weights = [] if self.average is None else [self._next_step_size(time) for time in times]
         if weights:
-            self.within, self.last = weights if self.recorder.with_last else weights[:-1], weights[-1]
+            self.weights, self.last_weight = weights if self.recorder.with_last else weights[:-1], weights[-1]
         origin = state.clock.step - leap.steps.first
         self.recorder.expect(steps.step, steps[0] // steps.step, origin, times, weights)
 
@@ -236,8 +236,8 @@ class FurtherOutput(Stream):
 
         A fixed step has its exact size, unless the rounding of ``time`` is larger than ROUND of a step.
         """
-        dt, fixed = time - self.now, self.schedule.fixed_dt
-        self.now = time
+        dt, fixed = time - self.weighted_until, self.schedule.fixed_dt
+        self.weighted_until = time
         return dt if fixed is None or abs(dt - fixed) > ROUND * fixed else fixed
 
     def _hold(self, step: int, now: float, blocks: Mapping[str, np.ndarray]) -> None:
@@ -287,9 +287,9 @@ class FurtherOutput(Stream):
         if self.recorder is not None:
             self.recorder.expect_nothing()
         if self.average is not None:
-            for dt in self.within:
+            for dt in self.weights:
                 self.average.duration += dt
-            self.within = []
+            self.weights = []
         with self.output.stopwatch.during("waiting for the disk"):
             if self.file is not None:
                 self.file.poll()
@@ -379,8 +379,8 @@ def _check_continued(problem: Problem, name: str, path: Path, append: bool) -> N
     If the run begins anew, it may replace an incomplete file.
     """
     here, found = f"output.streams.{name}", inspect(path)
-    said = json_attribute(path, found.attributes, "stream", {})
-    if found.kind != "output" or said.get("name") != name or (found.complete and not append):
+    stored = json_attribute(path, found.attributes, "stream", {})
+    if found.kind != "output" or stored.get("name") != name or (found.complete and not append):
         raise InputError(
             f"{here}: {path} does not belong to this run; choose another path, or start again with --overwrite"
         )
@@ -388,7 +388,7 @@ def _check_continued(problem: Problem, name: str, path: Path, append: bool) -> N
         return
     wanted = described(problem, name, {}, np.dtype(problem.config.numerics.precision))
     stream = problem.config.output.streams[name]
-    if said != content(name, stream, tuple(wanted.fields)):
+    if stored != content(name, stream, tuple(wanted.fields)):
         what = "other fields, expressions or average"
     elif _places(path) != {
         axis: wanted.layout.grid.centres(i).tolist() for i, axis in enumerate(wanted.layout.grid.axes)

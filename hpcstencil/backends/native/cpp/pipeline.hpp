@@ -105,8 +105,8 @@ static const int LEVELS = 1 + MAX_STEPS * PASSES;
 static const int VARIANTS = LAYERS ? 1 << AXES : 1;
 constexpr long UNBOUNDED = 1L << 40;
 
-static inline long round_up(long n, long unit) { return (n + unit - 1) / unit * unit; }
 static inline long round_down(long n, long unit) { return n - ((n % unit) + unit) % unit; }
+static inline long round_up(long n, long unit) { return round_down(n + unit - 1, unit); }
 static inline long modulo(long n, long m) { return ((n % m) + m) % m; }
 static inline long min(long a, long b) { return a < b ? a : b; }
 static inline long max(long a, long b) { return a > b ? a : b; }

@@ -66,11 +66,10 @@ struct Sweep {
                     int f = field_of[pass.input[plane.input].array];
                     in[q][mask * PLANES + n] = part.row(f, drift(q - 1, f), plane.offset, 0);
                 }
-            for (int k = 0, n = 0; k < pass.at_once; k++)
-                for (int o = 0; o < pass.outputs; o++, n++) {
-                    int f = field_written(pass, o);
-                    out[q][n] = part.row(f, drift(q, f), k, 0);
-                }
+            for (int n = 0; n < pass.outputs * pass.at_once; n++) {
+                int f = field_written(pass, n % pass.outputs);
+                out[q][n] = part.row(f, drift(q, f), n / pass.outputs, 0);
+            }
         }
         for (int q = 0; q < pipe.levels; q++)
             for (int f = 0; f < FIELDS; f++) drifted[q][f] = part.row(f, drift(q, f), 0, 0);

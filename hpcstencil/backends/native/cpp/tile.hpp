@@ -22,7 +22,7 @@ struct Job {
     int moving;                // the first field that does not
     bool given;                // the sources are the caller's arrays, of ``capacity`` cells
     bool last;                 // the targets are the results, or are copied there
-    bool part;                 // cells beyond the block belong to neighbours
+    bool has_neighbours;       // that own cells beyond the block
     bool stores_edges;         // whether the edges of the results are exchanged too
     bool keeps_zeros;          // the targets hold zeros outside absorbing layers already
     long first;                // step of the sweep
@@ -361,7 +361,7 @@ struct Tile {
         if (ours)
             return copy(to + x0, job.source[f] + (i * source_size(f, 1) + j) * source_size(f, 2) + x0, x1 - x0);
         long index[AXES] = {i, j, 0};
-        if (job.part && call.width[2]) {
+        if (job.has_neighbours && call.width[2]) {
             if (x0 < 0) index[2] = x0, copy(to + x0, cell(f, index), min(0, x1) - x0), x0 = 0;
             if (x1 > call.count[2])
                 index[2] = call.count[2], copy(to + call.count[2], cell(f, index), x1 - call.count[2]),
@@ -389,7 +389,7 @@ struct Tile {
             if (d[0] || d[1] || d[2]) return call.edges->cell(call, d, f, index);
             return job.source[f] + (index[0] * size[1] + index[1]) * size[2] + index[2];
         }
-        for (int a = AXES - 1; a >= 0 && job.part; a--) {
+        for (int a = AXES - 1; a >= 0 && job.has_neighbours; a--) {
             if (!call.width[a] || (index[a] >= 0 && index[a] < call.count[a])) continue;
             const real* strip = (const real*)call.ghosts[2 * a + (index[a] >= 0)];
             for (int b = 0; b < a; b++) {
