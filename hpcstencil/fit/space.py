@@ -17,6 +17,9 @@ from hpcstencil.fit.lbfgs import Vector
 from hpcstencil.fit.smoothing import Smoother
 from hpcstencil.runtime.communicator import Communicator
 from hpcstencil.runtime.threads import by_threads
+from hpcstencil.validation.errors import NumericsError
+
+LARGEST = 1000  # exponent of 2 of the largest products
 
 
 @dataclass(frozen=True)
@@ -32,19 +35,26 @@ class Vectors:
     series: Collection[str] = ()
 
     def dot(self, a: Vector, b: Vector) -> float:
-        """See `lbfgs.Space`. Products are formed in float64."""
+        """See `lbfgs.Space`. Products are formed in float64.
+
+        Raises NumericsError, on all processes, if they are too large for that.
+        """
         fields = [key for key in a if np.ndim(a[key]) and key not in self.series]
-        numbers = math.fsum(x for key in a if key not in fields for x in np.ravel(np.float64(a[key]) * b[key]).tolist())
+        with np.errstate(over="ignore"):
+            products = [np.ravel(np.float64(a[key]) * b[key]) for key in a if key not in fields]
+        numbers = math.fsum(x for each in products for x in each.tolist())
         if not fields:
-            return numbers
+            return _representable(numbers)
         sizes = self.communicator.maximum(np.array([[_largest(each[key]) for key in fields] for each in (a, b)]))
         # A bound of the products, which may be far from the largest: the parts have bits to spare.
-        exponents = [int(np.clip(sum(np.frexp(pair)[1]), -1000, 1000)) for pair in sizes.T]
+        exponents = [max(int(sum(np.frexp(pair)[1])), -1000) for pair in sizes.T]
+        if max(exponents) > LARGEST:
+            _representable(math.inf)
         bits = bits_per_part(self.cells)
         parts = [_parts(a[key], b[key], exponent, bits) for key, exponent in zip(fields, exponents, strict=True)]
         totals = self.communicator.total(np.array(parts, np.int64))
         sums = (exact_sum(total, exponent, bits) for total, exponent in zip(totals, exponents, strict=True))
-        return math.fsum([numbers, *sums])
+        return _representable(math.fsum([numbers, *sums]))
 
     def largest(self, a: Vector) -> float:
         """See `lbfgs.Space`."""
@@ -54,6 +64,16 @@ class Vectors:
     def preconditioned(self, a: Vector) -> Vector:
         """See `lbfgs.Space`. Fields and time series with a smoothing length are smoothed."""
         return {key: self.smoothing[key](value) if key in self.smoothing else value for key, value in a.items()}
+
+
+def _representable(product: float) -> float:
+    """Return a scalar product. Raises NumericsError if it is not finite."""
+    if not math.isfinite(product):
+        raise NumericsError(
+            "fit: expected scalar products of unknowns and derivatives that float64 can hold, but one is larger; the objective "
+            "may have no minimum: give bounds, such as fit.upper, or another objective"
+        )
+    return product
 
 
 def _largest(values: np.ndarray) -> float:

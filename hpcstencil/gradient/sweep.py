@@ -471,7 +471,8 @@ class Sweep:
         return fields
 
     def kept_and_taken(self, state: Fields, constant: Fields, first: int, last: int, options: ForwardOptions) -> Fields:
-        """Return the fields after the steps from ``first`` to ``last``. ``state``, the changing fields before them, is kept."""
+        """Return the fields after the steps from ``first`` to ``last``, without the tape. ``state``, the changing fields before
+        them, is kept."""
         into = self.forward.steps.into
         if into is None or first == last:
             fields = self.taken({**self.free.copied(state), **constant}, first, last, options)
@@ -484,7 +485,7 @@ class Sweep:
             self.free.add({name: given[name] for name in self.taped})
             fields = self.taken(fields, first, last, options)
         self.free.add({name: fields[name] for name in self.taped})
-        return fields
+        return {name: array for name, array in fields.items() if name not in self.taped}
 
     def with_tape(self, fields: Fields) -> Fields:
         """The fields with those of the tape, whose values before a step do not matter."""

@@ -8,6 +8,7 @@ import pytest
 from hpcstencil.fit.lbfgs import Box, Point, begun, iterated
 from hpcstencil.fit.space import Vectors
 from hpcstencil.runtime.communicator import OneProcess
+from hpcstencil.validation.errors import NumericsError
 
 
 class Problem:
@@ -142,3 +143,10 @@ def test_products_have_the_same_bits_in_any_order():
     assert space.dot({"x": a}, {"x": b}) == pytest.approx(exact, rel=1e-13)
     tiny = {"x": np.full(5000, 1e-30, np.float32)}  # whose square is 0 in float32
     assert space.dot(tiny, tiny) == pytest.approx(5000 * float(np.float32(1e-30)) ** 2, rel=1e-12)
+
+
+@pytest.mark.parametrize("vector", [{"x": np.full(7, 1e200)}, {"x": 1e200}, {"x": np.ones(7), "y": 1e200}])
+def test_products_beyond_float64_are_refused(vector):
+    space = Vectors(OneProcess(), 7, 1e-16, {})
+    with pytest.raises(NumericsError, match="^fit: expected scalar products"):
+        space.dot(vector, vector)

@@ -41,6 +41,10 @@ GRAY_SCOTT = {
 }
 PROBLEMS = {
     "waves": WAVE,
+    "operators in the objective": {
+        **WAVE,
+        "objective": {"J": "integral(gradient_squared(u)) + mean(u**3*laplacian(u)) + max(dx(u) - 0.1*u)"},
+    },
     "waves on a line, periodic": {
         **WAVE,
         "grid": {"shape": [300]},

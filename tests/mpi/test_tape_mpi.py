@@ -41,7 +41,7 @@ PROBLEMS = {
         "initial": {"u": "sin(2*x)*cos(3*y + z)"},
         "boundary": {"y": "periodic", "z": {"dirichlet": 0.1}},
         "probes": {},
-        "objective": {"J": "integral(u**3)"},
+        "objective": {"J": "mean(u**3*laplacian(u)) + max(dx(u) - 0.1*u)"},
         "gradient": {"of": ["initial.u"]},
         "time": {"dt": 0.01, "end": 0.12},
     },

@@ -66,7 +66,7 @@ class NativeBackend:
         compiler()  # raises Unsupported if there is none
         made = program(problem)
         check_room(made, problem, topology)
-        diagnosed, probed = (of(problem, made.fields) for of in (StencilValues.of_diagnostics, StencilValues.of_probes))
+        diagnosed, probed = StencilValues.of_diagnostics(problem), StencilValues.of_probes(problem, made.fields)
         lowered = LoweredToNative(problem, made, diagnosed, probed, StencilValues.of_streams(problem, made.fields))
         for values in lowered.all_values:
             check_room(values.program, problem, topology)

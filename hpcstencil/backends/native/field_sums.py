@@ -137,7 +137,7 @@ class ByNative:
         """Evaluate a tree of ``values`` in the cells of this process, and add its values to what is ``found`` of a member."""
         grid, topology, devices = self.device_grid.grid, self.device_grid.topology, self.device_grid.devices
         numbers = self.value_program.numbers(parameters, member)
-        read = [devices.owned(fields[self.fields[n]]) for n in self.value_program.read(tree)]
+        read = [devices.owned(fields[name]) for name in self.value_program.read(tree)]
         for device in range(len(devices.devices)):
             block = topology.device_block(device)
             places = [grid.centres(axis, *cells, topology.periodic[axis]) for axis, cells in enumerate(block)]
@@ -232,7 +232,8 @@ class ByNative:
     def _is_recordable(self, tree: Node) -> bool:
         if isinstance(tree, Field):
             return recordable(self.library, self.fields, [tree.name], everywhere=True)
-        return tree in self.values and bool(self.library.can_record_values(ctypes.byref(self.values[tree])))
+        known = tree in self.values and tree.field_names <= set(self.fields)
+        return known and bool(self.library.can_record_values(ctypes.byref(self.values[tree])))
 
     def _stored(self, name: str, array: jax.Array) -> Any:
         """Return what the last call of the program has reduced, if that is this array; None otherwise."""

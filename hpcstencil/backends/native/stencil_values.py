@@ -46,13 +46,17 @@ def field_of(number: int) -> str:
 
 
 def valued(problem: Problem, trees: Sequence[Node]) -> Problem:
-    """Return the problem whose step replaces the `field_of` each of the ``trees`` by its values."""
+    """Return the problem whose step replaces the `field_of` each of the ``trees`` by its values.
+
+    Trees may also read fields that the problem does not have, such as those of the run in a reverse sweep.
+    """
     time = replace(problem.config.time, tolerance=None, cfl=None, dt=ONE)
     made = {field_of(n): tree for n, tree in enumerate(trees)}
+    read = sorted({name for tree in trees for name in tree.field_names})
     return replace(
         problem,
         config=replace(problem.config, time=time),
-        fields=(*problem.fields, *made),
+        fields=tuple(dict.fromkeys((*problem.fields, *read, *made))),
         trees=made,
         method=REPLACED,
         groups={},
@@ -60,6 +64,7 @@ def valued(problem: Problem, trees: Sequence[Node]) -> Problem:
         apart={},
         parts={},
         injected=(),
+        replayed=(),
     )
 
 
@@ -85,10 +90,11 @@ class StencilValues:
     every: int | None
 
     @classmethod
-    def of_diagnostics(cls, problem: Problem, fields: Sequence[str]) -> StencilValues | None:
+    def of_diagnostics(cls, problem: Problem) -> StencilValues | None:
         """Return the program for the reductions of a problem that native code does not evaluate by rows; see `of`.
 
-        None in an ensemble whose members do not take the same steps, where XLA reduces them.
+        None in an ensemble whose members do not take the same steps, where XLA reduces them. What native code computes does not
+        depend on the fields that steps read: those of a reverse sweep may read a tape or states.
         """
         common = problem.has_common_steps
         if problem.members and not common:
@@ -96,9 +102,7 @@ class StencilValues:
         trees = [
             tree
             for tree in problem.reduced()
-            if not isinstance(tree, Field)
-            and set() < tree.field_names <= set(fields)  # reverse steps have sums of fields that others of them have
-            and not (common and evaluable(tree, fields))
+            if not isinstance(tree, Field) and tree.field_names and not (common and evaluable(tree))
         ]
         return cls.of(problem, trees, problem.config.diagnostics.every_steps)
 
@@ -145,7 +149,7 @@ class StencilValues:
 
         Expressions that read further than a step does make all steps load more, so they are recorded if rows are frequent.
         """
-        if self.every is None or self.program.reads is None:
+        if self.every is None or self.program.reads is None or not set(self.program.reads) <= set(fields):
             return False
         if not library.can_record_stencils(ctypes.byref(inputs_of(self.program, fields))):
             return False

@@ -26,11 +26,10 @@ from hpcstencil.symbolic.stencil_reach import Discretization
 MOST_FIELDS = 16  # of a tree, as in value_rows.hpp
 
 
-def evaluable(tree: Node, fields: Sequence[str]) -> bool:
-    """Return whether native code evaluates a tree by rows. ``fields`` are those of the program that takes the steps."""
-    read = tree.field_names
+def evaluable(tree: Node) -> bool:
+    """Return whether native code evaluates a tree by rows."""
     plain = tree.kinds <= {Field, Constant, Parameter, Coordinate, Time, Pointwise}
-    return plain and read <= set(fields) and len(read) <= MOST_FIELDS
+    return plain and len(tree.field_names) <= MOST_FIELDS
 
 
 class ValueTree(ctypes.Structure):
@@ -43,8 +42,8 @@ class ValueTree(ctypes.Structure):
 class ValueProgram:
     """The program that evaluates ``trees``.
 
-    ``fields`` and ``parameters`` are the names of the fields and numbers of the program that takes the steps, in order.
-    ``axis_of`` is as in `Writer`, and ``precision`` is "float32" or "float64".
+    ``fields`` and ``parameters`` are the names of the fields and numbers of the program that takes the steps, in order, then
+    those of other fields that trees read. ``axis_of`` is as in `Writer`, and ``precision`` is "float32" or "float64".
     """
 
     trees: tuple[Node, ...]
@@ -59,15 +58,12 @@ class ValueProgram:
 
         It evaluates none with steps from a tolerance, or in an ensemble unless the members take the same steps.
         """
-        config = problem.config
-        evaluated = [
-            tree
-            for tree in trees
-            if problem.has_common_steps and not isinstance(tree, Field) and evaluable(tree, program.fields)
-        ]
+        config, common = problem.config, problem.has_common_steps
+        evaluated = dict.fromkeys(tree for tree in trees if common and not isinstance(tree, Field) and evaluable(tree))
+        read = sorted({name for tree in evaluated for name in tree.field_names})
         return cls(
-            tuple(dict.fromkeys(evaluated)),
-            program.fields,
+            tuple(evaluated),
+            tuple(dict.fromkeys((*program.fields, *read))),
             tuple(program.parameters),
             AXIS_OF[config.grid.ndim],
             config.numerics.precision,
@@ -84,13 +80,13 @@ class ValueProgram:
             *(self._function(n, tree) for n, tree in enumerate(self.trees)), "",
         ])  # fmt: skip
 
-    def read(self, tree: Node) -> list[int]:
-        """Return the numbers of the fields that a tree reads."""
-        return [self.fields.index(name) for name in sorted(tree.field_names)]
+    def read(self, tree: Node) -> list[str]:
+        """Return the names of the fields that a tree reads, in the order in which its function expects them."""
+        return sorted(tree.field_names)
 
     def _function(self, number: int, tree: Node) -> str:
-        no_stencils, fields = Discretization(2, ()), [self.fields[n] for n in self.read(tree)]
-        code = ValueCells(Numbers(self.parameters), no_stencils, self.axis_of, fields)
+        no_stencils = Discretization(2, ())
+        code = ValueCells(Numbers(self.parameters), no_stencils, self.axis_of, self.read(tree))
         result = code.value(tree)
         return "\n".join([
             f'extern "C" void row{number}(const double* p, double time, const double* const* coordinates, '
@@ -112,7 +108,7 @@ class ValueProgram:
         library = begun(self.text).result()
         made = {}
         for n, tree in enumerate(self.trees):
-            read = self.read(tree)
+            read = [self.fields.index(name) for name in self.read(tree)]
             address = ctypes.cast(getattr(library, f"row{n}"), ctypes.c_void_p)
             made[tree] = ValueTree(address, len(read), (ctypes.c_int64 * MOST_FIELDS)(*read))
         return made
