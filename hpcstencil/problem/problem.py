@@ -27,6 +27,8 @@ from hpcstencil.symbolic.expressions import Constant, Convolution, Field, Node, 
 from hpcstencil.symbolic.staggering import Layout, Positions
 from hpcstencil.symbolic.stencil_reach import Discretization, Needs
 
+SHORT_CALL = 2  # steps
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -202,6 +204,13 @@ class Problem:
     def step_follows_solution(self) -> bool:
         """Whether the step size depends on the solution, by a tolerance or by the rates of the equation."""
         return self.config.time.dt is None and (self.config.time.tolerance is not None or self.rates_follow_solution)
+
+    @property
+    def calls_are_short(self) -> bool:
+        """Whether compiled calls take a step or two, after which the solution determines the step size again."""
+        time = self.config.time
+        follows = self.step_follows_solution and time.tolerance is None and not self.own_steps
+        return follows and time.dt_every <= SHORT_CALL
 
     @cached_property
     def rates_follow_solution(self) -> bool:

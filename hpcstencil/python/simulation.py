@@ -595,7 +595,7 @@ class Simulation:
                 derived[1].close()
         self._program = self._gradient = self._tangent = None
         self._callbacks.clear()
-        self._stepping.state = replace(self._stepping.state, fields={})
+        self._stepping.state, self._stepping.room = replace(self._stepping.state, fields={}), {}
 
     def __enter__(self) -> Simulation:
         return self

@@ -90,6 +90,8 @@ class FiniteCheck:
 
     def refuse_broken(self, state: State, low: np.ndarray, broken: np.ndarray) -> None:
         """Raise the errors of `extremes` if some measured quantity is ``broken`` in some cells; ``low`` are its minima."""
+        if not broken.any():
+            return
         problem = self.simulation.problem
         for name, counts in zip(problem.measured, broken, strict=True):
             if not (count := int(counts.sum())):

@@ -116,7 +116,6 @@ def compile_steps(stepping: Stepping) -> None:
 
     The fields keep their values.
     """
-    simulation = stepping.simulation
-    stepping.state = replace(stepping.state, fields=simulation.compile(dict(stepping.state.fields)))
-    if simulation.control is not None:
-        stepping.begin_control(simulation.control)
+    stepping.compile()
+    if stepping.simulation.control is not None:
+        stepping.begin_control(stepping.simulation.control)

@@ -8,8 +8,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
+from hpcstencil.distributed.halo import Fields
 from hpcstencil.numerics.schedule import Clock, Leap, Schedule, StepRange, steps_to_reach, together
 from hpcstencil.problem.stability import cfl_step
 from hpcstencil.runtime.communicator import Communicator
@@ -57,6 +59,10 @@ class Stepping:
     ) -> None:
         self.simulation, self.finite, self.stopwatch = simulation, finite, stopwatch
         self.schedule, self.state = schedule, state
+        self.in_turn = simulation.problem.calls_are_short and simulation.steps.into is not None
+        self.room = (
+            Fields()
+        )  # the memory of the state before the last call, if calls store the fields in two arrays in turn
         cells = simulation.problem.copies * math.prod(simulation.plan.topology.capacity())
         self.pace = Pace(simulation.steps.first_cells // cells, simulation.communicator, stopwatch)
 
@@ -134,11 +140,31 @@ class Stepping:
         announce(self.state, leap)
         start = time.perf_counter()
         with self.stopwatch.during("computing"), self.finite.recording(leap):
-            fields = jax.block_until_ready(self.simulation.advance(dict(self.state.fields), leap.steps))
+            fields = jax.block_until_ready(self._called(leap.steps))
         self.state = replace(self.state, clock=leap.after, fields=fields)
         self.finite.reached(self.state)
         self.pace.took(leap.steps.count, time.perf_counter() - start)
         return leap.steps.count
+
+    def _called(self, steps: StepRange) -> Fields:
+        """Return the fields after a call that takes ``steps``.
+
+        Short calls store them in other memory, and use two arrays in turn: to store them in place, a call must copy them first.
+        """
+        simulation, fields = self.simulation, dict(self.state.fields)
+        into, changing = simulation.steps.into, simulation.problem.changing
+        if not self.in_turn or into is None:
+            return simulation.advance(fields, steps)
+        room = self.room or {name: jnp.empty_like(fields[name]) for name in changing}
+        after = into(fields, room, simulation.problem.parameters, steps)
+        self.room = {name: fields[name] for name in changing}
+        return after
+
+    def compile(self) -> None:
+        """Compile the calls that take steps, by taking none. Collective. The fields keep their values."""
+        self.state = replace(self.state, fields=self.simulation.compile(dict(self.state.fields)))
+        if self.in_turn:
+            self.state = replace(self.state, fields=jax.block_until_ready(self._called(StepRange(0.0, 0, 0.0, 0))))
 
     def _advance_members(self, sizes: list[float], limit: int | None, until: float | None) -> int:
         """Advance members that take their own steps, see `advance`.

@@ -16,7 +16,7 @@ WAYS = [
 ]  # devices of each process, and how processes exchange edges
 
 
-@pytest.mark.parametrize("case, way", dealt(FOLLOWING, WAYS, hands=2))
+@pytest.mark.parametrize("case, way", dealt(FOLLOWING, WAYS))
 def test_every_decomposition_measures_the_same(case, way):
     communicator, (devices, exchange) = connect(), way
     alone = from_rank_0(communicator, lambda: measured(stepping_of(FOLLOWING[case]), 8))

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from measured import FOLLOWING, computed_anew, measured, stepping_of
 
@@ -69,3 +70,20 @@ def test_cells_that_are_not_finite_are_counted():
         told.append(str(error.value))
     assert told[0] == told[1]
     assert "not finite in" in told[0]
+
+
+@pytest.mark.parametrize("case", FOLLOWING)
+def test_short_calls_use_two_arrays_in_turn(case):
+    """The steps are the same; the state before the last call lies in the memory for the next one."""
+    tables = {**FOLLOWING[case], "time": {**FOLLOWING[case]["time"], "dt_every": 1}}
+    in_turn, in_place = stepping_of(tables), stepping_of(tables)
+    assert in_turn.in_turn
+    in_place.in_turn = False
+    before = dict(in_turn.state.fields)
+    assert measured(in_turn, 5) == measured(in_place, 5)
+    for name, field in in_place.state.fields.items():
+        assert np.array_equal(field, in_turn.state.fields[name]), name
+    for name in in_turn.simulation.problem.changing:
+        assert before[name].is_deleted()
+        assert not in_turn.room[name].is_deleted()
+    assert not stepping_of({**tables, "time": {"end": 1.0, "dt": 1e-3}}).in_turn

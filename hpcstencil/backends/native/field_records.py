@@ -65,12 +65,15 @@ class SumRecords:
 
     def extremes(self, count: int) -> np.ndarray:
         found = self._found(count)
-        for tree, last in zip(self.trees, found[-1], strict=True):
+        for tree, last in zip(self.trees, found[-1], strict=True) if self.wanted == SUM_AND_EXTREMA else ():
             of_members = np.atleast_1d(last)
             whole = of_members[of_members["broken"] == 0]
             if len(whole):
                 self.expected[tree] = expected_exponent(whole["high"].max(), whole["low"].max())
-        return np.stack([found[part].astype(np.float64) for part in ("high", "low", "broken")], -1)
+        extremes = np.empty((*found.shape, 3))
+        for n, part in enumerate(("high", "low", "broken")):
+            extremes[..., n] = found[part]
+        return extremes
 
     def parts(self, count: int) -> np.ndarray:
         return self._found(count)["limb"]
