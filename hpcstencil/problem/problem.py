@@ -27,7 +27,7 @@ from hpcstencil.symbolic.expressions import Constant, Convolution, Field, Node, 
 from hpcstencil.symbolic.staggering import Layout, Positions
 from hpcstencil.symbolic.stencil_reach import Discretization, Needs
 
-SHORT_CALL = 2  # steps
+SHORT_CALL = 2  # most steps of a short call
 
 
 @dataclass(frozen=True)

@@ -101,7 +101,7 @@ class FiniteCheck:
                 where += f", the first at {first_not_finite(self.simulation, state.fields[name])}"
             if state.clock.step == self.first_step:
                 refuse_not_positive(problem, low)
-                if name in problem.initial:
+                if name in problem.shown:
                     raise InputError(
                         f"initial.{name}: the initial state is {where} (or beyond {precision}); correct the expression"
                     )

@@ -59,10 +59,8 @@ class Stepping:
     ) -> None:
         self.simulation, self.finite, self.stopwatch = simulation, finite, stopwatch
         self.schedule, self.state = schedule, state
-        self.in_turn = simulation.problem.calls_are_short and simulation.steps.into is not None
-        self.room = (
-            Fields()
-        )  # the memory of the state before the last call, if calls store the fields in two arrays in turn
+        # Whether calls store the fields in two arrays in turn, and the memory of the state before the last call.
+        self.in_turn, self.room = simulation.problem.calls_are_short and simulation.steps.into is not None, Fields()
         cells = simulation.problem.copies * math.prod(simulation.plan.topology.capacity())
         self.pace = Pace(simulation.steps.first_cells // cells, simulation.communicator, stopwatch)
 
