@@ -77,7 +77,7 @@ def told_once(told):
 def sound(output, every=10):
     """The output is sound up to its last snapshot, and its newest checkpoint too; returns the number of snapshots."""
     before = here("info", output)
-    assert "all finite" in before and re.search(r"sound +(yes|no: A change to the file was begun)", before), before
+    assert "all finite" in before and re.search(r"sound +(yes|no: A change to the file is unfinished)", before), before
     info = here("info", "--repair", output)
     assert "all finite" in info and re.search(r"sound +yes", info), info
     assert re.findall("snapshots.*", info) == re.findall("snapshots.*", before)
