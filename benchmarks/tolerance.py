@@ -28,9 +28,13 @@ integrator = "{integrator}"
 kernel = "{kernel}"
 [time]
 end = {end}
-tolerance = 1e-5
+tolerance = 1e-6
 """
-PROBLEMS = (([1024, 1024], "bs3", 20.0), ([1024, 1024], "dopri5", 20.0), ([128, 128, 128], "bs3", 10.0))
+PROBLEMS = (
+    ([1024, 1024], "bs3", 400.0),
+    ([1024, 1024], "dopri5", 400.0),
+    ([128, 128, 128], "bs3", 200.0),
+)  # 100 to 200 steps
 
 
 def main(rounds: int = 3) -> None:
