@@ -23,16 +23,7 @@ def sources(config: Config) -> dict[str, Path]:
 
     Arrays in memory and the Python file of an equation are not among them.
     """
-    arrays = {
-        key: file.path
-        for key, file in {
-            **array_files(config),
-            **initial_files(config),
-            **series_files(config),
-            **objective_files(config),
-        }.items()
-        if isinstance(file, ArrayFile)
-    }
+    arrays = {key: file.path for key, file in all_arrays(config).items() if isinstance(file, ArrayFile)}
     return arrays if config.initial.file is None else {"initial.file": config.initial.file, **arrays}
 
 
@@ -46,6 +37,11 @@ def files_read(config: Config) -> dict[str, Path]:
         **{at("probes", name, "file"): probe.file for name, probe in config.probes.items()},
     }
     return {**{key: path for key, path in with_input.items() if path is not None}, **sources(config)}
+
+
+def all_arrays(config: Config) -> dict[str, ArrayFile | ArrayInMemory]:
+    """All arrays that the input refers to, by dotted key."""
+    return {**array_files(config), **initial_files(config), **series_files(config), **objective_files(config)}
 
 
 def array_files(config: Config) -> dict[str, ArrayFile | ArrayInMemory]:

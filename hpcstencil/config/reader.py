@@ -19,14 +19,7 @@ from hpcstencil.config.ensemble import by_dotted_key, check_steps, read_ensemble
 from hpcstencil.config.limits import LEAST_TOLERANCE, MOST_CELLS, MOST_EPSILON, MOST_OUTPUTS, MOST_STEPS, WIDTHS
 from hpcstencil.config.names import allowed_name
 from hpcstencil.config.path_checks import check_is_file, check_path
-from hpcstencil.config.paths import (
-    array_files,
-    check_output_path,
-    initial_files,
-    objective_files,
-    series_files,
-    sources,
-)
+from hpcstencil.config.paths import all_arrays, check_output_path, sources
 from hpcstencil.config.planned import refuse_planned
 from hpcstencil.config.probes import read_probes
 from hpcstencil.config.settings import (
@@ -118,8 +111,7 @@ def check_sources(config: Config) -> None:
     `from_mapping` does not check this, because the input recorded in an output file may be read after its data files
     were deleted.
     """
-    arrays = {**array_files(config), **initial_files(config), **series_files(config), **objective_files(config)}
-    kinds = {"initial.file": "an HDF5 file", **{key: file.kind for key, file in arrays.items()}}
+    kinds = {"initial.file": "an HDF5 file", **{key: file.kind for key, file in all_arrays(config).items()}}
     for key, file in sources(config).items():
         check_is_file(key, file, kinds[key])
 

@@ -59,8 +59,8 @@ class Stepping:
     ) -> None:
         self.simulation, self.finite, self.stopwatch = simulation, finite, stopwatch
         self.schedule, self.state = schedule, state
-        # Whether calls store the fields in two arrays in turn, and the memory of the state before the last call.
-        self.in_turn, self.room = simulation.problem.calls_are_short and simulation.steps.into is not None, Fields()
+        # What takes steps if calls store the fields in two arrays in turn; the memory of the state before the last call.
+        self.into, self.room = simulation.steps.into if simulation.problem.calls_are_short else None, Fields()
         cells = simulation.problem.copies * math.prod(simulation.plan.topology.capacity())
         self.pace = Pace(simulation.steps.first_cells // cells, simulation.communicator, stopwatch)
 
@@ -149,20 +149,22 @@ class Stepping:
 
         Short calls store them in other memory, and use two arrays in turn: to store them in place, a call must copy them first.
         """
-        simulation, fields = self.simulation, dict(self.state.fields)
-        into, changing = simulation.steps.into, simulation.problem.changing
-        if not self.in_turn or into is None:
-            return simulation.advance(fields, steps)
+        fields, problem = dict(self.state.fields), self.simulation.problem
+        if self.into is None:
+            return self.simulation.advance(fields, steps)
+        changing = problem.changing
         room = self.room or {name: jnp.empty_like(fields[name]) for name in changing}
-        after = into(fields, room, simulation.problem.parameters, steps)
+        after = self.into(fields, room, problem.parameters, steps)
         self.room = {name: fields[name] for name in changing}
         return after
 
     def compile(self) -> None:
         """Compile the calls that take steps, by taking none. Collective. The fields keep their values."""
-        self.state = replace(self.state, fields=self.simulation.compile(dict(self.state.fields)))
-        if self.in_turn:
-            self.state = replace(self.state, fields=jax.block_until_ready(self._called(StepRange(0.0, 0, 0.0, 0))))
+        if self.into is None:
+            fields = self.simulation.compile(dict(self.state.fields))
+        else:
+            fields = jax.block_until_ready(self._called(StepRange(0.0, 0, 0.0, 0)))
+        self.state = replace(self.state, fields=fields)
 
     def _advance_members(self, sizes: list[float], limit: int | None, until: float | None) -> int:
         """Advance members that take their own steps, see `advance`.

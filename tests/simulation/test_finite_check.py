@@ -77,8 +77,8 @@ def test_short_calls_use_two_arrays_in_turn(case):
     """The steps are the same; the state before the last call lies in the memory for the next one."""
     tables = {**FOLLOWING[case], "time": {**FOLLOWING[case]["time"], "dt_every": 1}}
     in_turn, in_place = stepping_of(tables), stepping_of(tables)
-    assert in_turn.in_turn
-    in_place.in_turn = False
+    assert in_turn.into is not None
+    in_place.into = None
     before = dict(in_turn.state.fields)
     assert measured(in_turn, 5) == measured(in_place, 5)
     for name, field in in_place.state.fields.items():
@@ -86,4 +86,4 @@ def test_short_calls_use_two_arrays_in_turn(case):
     for name in in_turn.simulation.problem.changing:
         assert before[name].is_deleted()
         assert not in_turn.room[name].is_deleted()
-    assert not stepping_of({**tables, "time": {"end": 1.0, "dt": 1e-3}}).in_turn
+    assert stepping_of({**tables, "time": {"end": 1.0, "dt": 1e-3}}).into is None
