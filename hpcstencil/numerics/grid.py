@@ -64,6 +64,10 @@ class Grid:
         index = np.arange(start, self.shape[axis] if stop is None else stop)
         if periodic:
             index %= self.shape[axis]
+        return self.centres_of(axis, index)
+
+    def centres_of(self, axis: int, index: np.ndarray) -> np.ndarray:
+        """Coordinates of the centres of the cells with the global ``index`` along one axis: float64 in its shape."""
         return self.lower[axis] + (index + 0.5) * self.spacing[axis]
 
 

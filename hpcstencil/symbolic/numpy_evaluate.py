@@ -178,7 +178,7 @@ def spread(shape: Sequence[int], most: int) -> list[np.ndarray]:
 def sampled_cells(grid: Grid, most: int) -> tuple[list[np.ndarray], np.ndarray]:
     """Return the ``coordinates`` and the ``index`` for `evaluate` in about ``most`` cells of the grid, evenly spaced."""
     cells = spread(grid.shape, most)
-    places = [grid.centres(axis)[chosen] for axis, chosen in enumerate(cells)]
+    places = [grid.centres_of(axis, chosen) for axis, chosen in enumerate(cells)]
     index = np.ravel_multi_index(np.meshgrid(*cells, indexing="ij"), grid.shape)
     return list(np.meshgrid(*places, indexing="ij", sparse=True)), np.asarray(index)
 
@@ -191,7 +191,7 @@ def largest(tree: Node, grid: Grid, parameters: Mapping[str, float | np.ndarray]
     """
     axes = {part.axis for part in walk(tree) if isinstance(part, Coordinate)}
     cells = spread([n if axis in axes else 1 for axis, n in enumerate(grid.shape)], MOST_CELLS)
-    first, *rest = (grid.centres(axis)[chosen] for axis, chosen in enumerate(cells))
+    first, *rest = (grid.centres_of(axis, chosen) for axis, chosen in enumerate(cells))
     known, planes = by_node(parameters), max(1, CELLS_AT_ONCE // math.prod(map(len, rest)))
 
     def of_planes(start: int) -> float:

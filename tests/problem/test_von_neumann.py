@@ -1,5 +1,6 @@
 """The stable step that the trees of an equation say, against what is known in closed form and what a run does."""
 
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -90,6 +91,22 @@ def test_coefficients_of_fields_and_places_count_where_they_are_largest():
     largest = (1.5 + 0.5 * np.sin(np.pi * 0.65 / 1.2)) ** 2
     assert estimated_step(places, 1.0) == pytest.approx(2 / (4 * largest * 200), rel=2e-3)
     assert estimated_step(fields, 1.0) == pytest.approx(2 / (4 * largest * 200), rel=1e-2)  # and 2 u laplacian(u)
+
+
+def test_a_thin_layer_counts():
+    heat = {"name": "heat", "D": "1 + 1000*(abs(x - 1002.5) < 2)"}
+    problem = problem_of(grid={"shape": [4000], "upper": [4000]}, equation=heat, numerics={"integrator": "euler"})
+    assert stable_dt(problem, {}) == pytest.approx(1 / (2 * 1001))
+
+
+def test_a_huge_grid_is_looked_at_in_some_cells():
+    """An array along one axis would take 8 GB, and the system would kill the process instead of a message about memory."""
+    tracemalloc.start()
+    try:
+        warnings_of(problem_of(grid={"shape": [10**9, 10**9]}, equation={"name": "heat", "D": "1 + x*y"}))
+        assert tracemalloc.get_traced_memory()[1] < 2**30
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("rhs", [{"u": "laplacian(u)"}, {"u": "dx(v)", "v": "dx(u)"}], ids=["diffusion", "waves"])
