@@ -255,7 +255,7 @@ class Simulation:
         total, done = stepping.schedule.total_steps, 0
         if total is not None and stepping.clock.step + steps > total:
             raise self._beyond_the_end(f"at most {total - stepping.clock.step} steps", steps)
-        with self._stepping_on():
+        with self._stepping_on(int(steps)):
             while done < steps:
                 if stepping.finished:
                     raise self._beyond_the_end(f"at most the {done} steps", steps)
@@ -671,12 +671,12 @@ class Simulation:
         return self._stepping
 
     @contextmanager
-    def _stepping_on(self) -> Iterator[None]:
-        """Context manager around taking steps, one thread at a time. It compiles them on first use, and marks the simulation
-        as busy."""
+    def _stepping_on(self, limit: int | None = None) -> Iterator[None]:
+        """Context manager around taking at most ``limit`` steps, one thread at a time. It compiles them on first use, and
+        marks the simulation as busy."""
         with PROGRAMS.turn:
             if not self._compiled:
-                compile_steps(self._stepping)
+                compile_steps(self._stepping, limit)
                 self._compiled = True
             self._busy = True
             self._communicator.watch.outside(False)

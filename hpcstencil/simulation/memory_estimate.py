@@ -21,7 +21,6 @@ def memory(prepared: Prepared) -> int:
     derivatives = sum(not tree.kinds.isdisjoint(OPERATORS) for tree in problem.reduced())
     cells = max(stepping, resting + (derivatives + 1) * own if derivatives else 0)
     cells = max(cells, resting + len(problem.derived_trees()) * own)
-    cells += len(problem.changing) * own if problem.calls_are_short else 0  # which use two arrays in turn
     if config.output.is_written_behind(topology.size):
         cells += len(config.output.fields or problem.shown) * own
     coordinates = COORDINATES * 8 * sum(topology.capacity())

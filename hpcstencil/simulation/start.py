@@ -111,11 +111,11 @@ def at_start(simulation: Simulation, source: Source, output: Path | None, stopwa
     return stepping
 
 
-def compile_steps(stepping: Stepping) -> None:
+def compile_steps(stepping: Stepping, limit: int | None = None) -> None:
     """Compile the steps of a run, and estimate the size of the first one if steps are adaptive. Collective.
 
-    The fields keep their values.
+    The first call takes at most ``limit`` steps. The fields keep their values.
     """
-    stepping.compile()
+    stepping.compile(limit)
     if stepping.simulation.control is not None:
         stepping.begin_control(stepping.simulation.control)

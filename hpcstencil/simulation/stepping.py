@@ -13,6 +13,7 @@ import numpy as np
 
 from hpcstencil.distributed.halo import Fields
 from hpcstencil.numerics.schedule import Clock, Leap, Schedule, StepRange, steps_to_reach, together
+from hpcstencil.problem.problem import SHORT_CALL
 from hpcstencil.problem.stability import cfl_step
 from hpcstencil.runtime.communicator import Communicator
 from hpcstencil.runtime.stopwatch import Stopwatch
@@ -59,8 +60,8 @@ class Stepping:
     ) -> None:
         self.simulation, self.finite, self.stopwatch = simulation, finite, stopwatch
         self.schedule, self.state = schedule, state
-        # What takes steps if calls store the fields in two arrays in turn; the memory of the state before the last call.
-        self.into, self.room = simulation.steps.into if simulation.problem.calls_are_short else None, Fields()
+        # While all calls are short, ``into`` takes the steps, and stores fields in two arrays in turn: next in ``room``.
+        self.into, self.room = simulation.steps.into, Fields()
         cells = simulation.problem.copies * math.prod(simulation.plan.topology.capacity())
         self.pace = Pace(simulation.steps.first_cells // cells, simulation.communicator, stopwatch)
 
@@ -147,9 +148,12 @@ class Stepping:
     def _called(self, steps: StepRange) -> Fields:
         """Return the fields after a call that takes ``steps``.
 
-        Short calls store them in other memory, and use two arrays in turn: to store them in place, a call must copy them first.
+        While all calls are short, they use two arrays in turn: to store the fields in place, a call must copy them first. Since
+        the first longer call, all calls store them in place, in which they use as much memory of their own.
         """
         fields, problem = dict(self.state.fields), self.simulation.problem
+        if steps.count > SHORT_CALL:
+            self.into, self.room = None, Fields()
         if self.into is None:
             return self.simulation.advance(fields, steps)
         changing = problem.changing
@@ -158,8 +162,13 @@ class Stepping:
         self.room = {name: fields[name] for name in changing}
         return after
 
-    def compile(self) -> None:
-        """Compile the calls that take steps, by taking none. Collective. The fields keep their values."""
+    def compile(self, limit: int | None = None) -> None:
+        """Compile the calls that take steps, by taking none; the first call takes at most ``limit`` steps. Collective.
+
+        The fields keep their values.
+        """
+        if not self.simulation.problem.calls_are_short and (limit is None or limit > SHORT_CALL):
+            self.into = None
         if self.into is None:
             fields = self.simulation.compile(dict(self.state.fields))
         else:

@@ -146,9 +146,9 @@ int main() {
     StepArrays of_steps = {18, taped, values_of, planes, pitches};
     set_replayed(&of_steps);
     const long steps[] = {0, 1, 5, 18, 18, 18, 18, 18, 18, 1};  // enough calls of 18 steps to measure several blockings
+    double clock[] = {0, 0, 1e-3, 0};
     least_measured = 0;
     for (int n = 0; n < 10; n++) {
-        const double clock[] = {0, 0, 1e-3, (double)steps[n]};
         samples.dense = n == 3, set_cell_samples(&samples), n % 2 ? add_field_records(&records) : drop_field_records(&records);
         set_state_records(n % 2 ? &states : nullptr);
         set_stencil_records(0, n % 2 && evaluates ? &stencils : nullptr);
@@ -156,7 +156,8 @@ int main() {
         set_stencil_records(2, n % 3 != 1 && evaluates ? &stencil_sums : nullptr), add_region_records(&of_values);
         n % 2 && can_average ? add_region_records(&of_fields) : drop_region_records(&of_fields);
         n % 3 && can_average ? add_region_records(&copied) : drop_region_records(&copied);
-        call.clock = clock, call.fields = fields[n % 2], call.results = fields[n < 4 ? (n + 1) % 2 : n % 2];
+        clock[3] = (double)steps[n], call.clock = clock;
+        call.fields = fields[n % 2], call.results = fields[n < 4 ? (n + 1) % 2 : n % 2];
         advance(&call);
     }
     for (int a = 0; a < AXES; a++) free((void*)(coordinates[a] - MARGIN));
@@ -169,6 +170,7 @@ int main() {
     drop_region_records(&copied), free(copies), free(over_time[0]), free(over_time[1]);
     drop_stencil_records(&stencils), drop_stencil_records(&stencil_cells), free(evaluated_sums), free(of_value.values);
     for (int n = 0; n < 3 * GIVEN; n++) free(places[n]);
+    clock[3] = 18;
     printf("in place: %d, finite: %d\\n", choose_blocking(call, 18, THREADS).blocking.rows > 0, !stored_not_finite());
 }
 """

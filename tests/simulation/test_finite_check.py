@@ -86,4 +86,18 @@ def test_short_calls_use_two_arrays_in_turn(case):
     for name in in_turn.simulation.problem.changing:
         assert before[name].is_deleted()
         assert not in_turn.room[name].is_deleted()
-    assert stepping_of({**tables, "time": {"end": 1.0, "dt": 1e-3}}).into is None
+
+
+def test_calls_use_two_arrays_in_turn_until_one_is_long():
+    """After that they need no room for a second array, and give none away."""
+    tables = {**FOLLOWING["euler"], "time": {"end": 1.0, "dt": 1e-3}}
+    short, long = stepping_of(tables), stepping_of(tables)
+    long.compile()
+    assert long.into is None and not long.room
+    short.compile(limit=2)
+    for stepping, limits in ((short, (1, 2, 2)), (long, (5,)), (short, (3, 1)), (long, (4,))):
+        for limit in limits:
+            assert stepping.advance(lambda *_: None, limit) == limit
+    assert short.into is None and not short.room
+    for name, field in long.state.fields.items():
+        assert np.array_equal(field, short.state.fields[name]), name

@@ -111,14 +111,14 @@ struct ChosenBlocking {
 
 // A search for calls of one kind, described by ``key``. ``number`` counts the searches, and ``used`` their uses.
 struct KnownSearch {
-    long key[22], number, used;
+    long key[23], number, used;
     BlockingSearch search;
 };
 static KnownSearch known_searches[32];
 static long searches_begun = 0, searches_used = 0;
 static pthread_mutex_t searches_lock = PTHREAD_MUTEX_INITIALIZER;  // for the three variables above
 
-static bool takes_one_sweep(const Call& call) { return call.edges || is_part(call) || call.section; }
+static bool takes_one_sweep(const Call& call) { return call.edges || is_part(call) || call.section || is_short(call); }
 
 // The steps of a sweep of blocks that exchange edges, else of the call.
 static long steps_of_sweep(const Call& call, long steps) {
@@ -129,7 +129,7 @@ static long steps_of_sweep(const Call& call, long steps) {
 // a few sweeps are alike.
 static KnownSearch& search_for(const Call& call, long call_steps, long threads) {
     const long steps = steps_of_sweep(call, call_steps);
-    long key[22] = {
+    long key[23] = {
         min(steps, 4 * MAX_STEPS), call.edges ? 1 + call.every : -takes_one_sweep(call), threads, call.count[0],
         call.count[1], call.count[2]};
     for (int a = 0; a < AXES; a++)
@@ -139,6 +139,7 @@ static KnownSearch& search_for(const Call& call, long call_steps, long threads) 
     key[17] = call.records ? 1 + needs_whole_steps(call) : 0;  // such calls take longer
     for (int a = 0; a < AXES && call.edges; a++) key[18 + a] = call.edges->narrowest[a];
     if (call.edges) key[21] = call.edges->most_threads;
+    key[22] = is_short(call);
     KnownSearch* mine = known_searches;
     for (KnownSearch& known : known_searches) {
         if (known.number && !memcmp(known.key, key, sizeof key)) return known;
@@ -146,7 +147,7 @@ static KnownSearch& search_for(const Call& call, long call_steps, long threads) 
     }
     mine->number = ++searches_begun;
     memcpy(mine->key, key, sizeof key);
-    mine->search.begin(cheapest_blocking(call, steps, takes_one_sweep(call), threads));
+    mine->search.begin(first_blocking(call, steps, takes_one_sweep(call), threads));
     return *mine;
 }
 

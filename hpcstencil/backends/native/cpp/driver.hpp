@@ -50,7 +50,7 @@ static void prepare_memory(const Call& call, long threads, CallMemory* memory) {
             copy((real*)call.results[f], (const real*)call.fields[f], cells_of(call));
     // In place, a search finds no blocking that needs more memory than the choice of the cost model.
     const long steps = steps_of_sweep(call, call.edges ? call.every : MAX_STEPS);
-    Blocking blocking = cheapest_blocking(call, steps, takes_one_sweep(call), threads);
+    Blocking blocking = first_blocking(call, steps, takes_one_sweep(call), threads);
     if (!blocking.rows) return;
     Wavefront& wavefront = *new Wavefront(call, blocking);
     wavefront.on_threads(threads, [&](long n) { wavefront.allocate_part(n, memory->thread[n]); });
