@@ -34,7 +34,9 @@ CASES: dict[str, tuple[int, dict[str, Any]]] = {  # the number of fields that ch
         "numerics": EULER,
     }),
 }  # fmt: skip
-CELLS, LONG, SECONDS = 256, 100, 0.5  # steps of a long call; a median is taken of the calls of so many seconds
+CELLS = 256  # along each axis
+LONG = 100  # steps of a long call
+SECONDS = 0.5  # how long each call is repeated
 
 
 def median_of_calls(call: Callable[[], object], first: int = 20) -> float:

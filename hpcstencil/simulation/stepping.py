@@ -148,8 +148,8 @@ class Stepping:
     def _called(self, steps: StepRange) -> Fields:
         """Return the fields after a call that takes ``steps``.
 
-        While all calls are short, they use two arrays in turn: to store the fields in place, a call must copy them first. Since
-        the first longer call, all calls store them in place, in which they use as much memory of their own.
+        While all calls are short, they use two arrays in turn, because in place each would first copy the fields. From the
+        first longer call on, all calls step in place, where native code has as much memory of its own.
         """
         fields, problem = dict(self.state.fields), self.simulation.problem
         if steps.count > SHORT_CALL:

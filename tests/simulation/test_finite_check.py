@@ -89,7 +89,7 @@ def test_short_calls_use_two_arrays_in_turn(case):
 
 
 def test_calls_use_two_arrays_in_turn_until_one_is_long():
-    """After that they need no room for a second array, and give none away."""
+    """Then the second array is freed."""
     tables = {**FOLLOWING["euler"], "time": {"end": 1.0, "dt": 1e-3}}
     short, long = stepping_of(tables), stepping_of(tables)
     long.compile()

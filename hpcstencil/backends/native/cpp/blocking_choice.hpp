@@ -207,20 +207,14 @@ static Blocking cheapest_blocking(const Call& call, long steps, bool one_sweep, 
     return steps == longest_sweep ? tiles : cheapest_tiles(call, steps, one_sweep, threads);
 }
 
-constexpr long SHORT_CALL = 2;  // most steps of a short call
+constexpr long SHORT_CALL = 2;  // most steps of a short call, as in problem/problem.py
 
-// Whether a call takes a step or two, and stores fields in other memory. Tiles read and write each array once then. In
-// place, the call would first have to copy the fields into memory of its own, and in the end out of it. All blocks that
-// exchange edges come to the same answer.
+// Whether a call takes at most two steps and stores the fields in other memory. Such a call steps in tiles, which read
+// and write each array once. In place, it would first copy the fields into memory of its own, and back at the end. All
+// blocks that exchange edges come to the same answer.
 static bool is_short(const Call& call) {
     const int f = first_moving(call);
     return call.clock[3] <= SHORT_CALL && call.fields[f] != call.results[f] && !call.section;
-}
-
-// The blocking with which calls begin, before others are measured.
-static Blocking first_blocking(const Call& call, long steps, bool one_sweep, long threads) {
-    return is_short(call) ? cheapest_tiles(call, steps, true, threads)
-                          : cheapest_blocking(call, steps, one_sweep, threads);
 }
 
 static Call block(const int64_t* count, const int64_t* wraps, const int64_t* boundary, int64_t l2_bytes,

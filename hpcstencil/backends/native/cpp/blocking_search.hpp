@@ -147,7 +147,8 @@ static KnownSearch& search_for(const Call& call, long call_steps, long threads) 
     }
     mine->number = ++searches_begun;
     memcpy(mine->key, key, sizeof key);
-    mine->search.begin(first_blocking(call, steps, takes_one_sweep(call), threads));
+    const auto cheapest = is_short(call) ? cheapest_tiles : cheapest_blocking;
+    mine->search.begin(cheapest(call, steps, takes_one_sweep(call), threads));
     return *mine;
 }
 

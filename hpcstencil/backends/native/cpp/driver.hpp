@@ -48,9 +48,10 @@ static void prepare_memory(const Call& call, long threads, CallMemory* memory) {
     for (int f = 0; f < FIELDS; f++)
         if (call.fields[f] != call.results[f])
             copy((real*)call.results[f], (const real*)call.fields[f], cells_of(call));
+    if (is_short(call)) return;
     // In place, a search finds no blocking that needs more memory than the choice of the cost model.
     const long steps = steps_of_sweep(call, call.edges ? call.every : MAX_STEPS);
-    Blocking blocking = first_blocking(call, steps, takes_one_sweep(call), threads);
+    Blocking blocking = cheapest_blocking(call, steps, takes_one_sweep(call), threads);
     if (!blocking.rows) return;
     Wavefront& wavefront = *new Wavefront(call, blocking);
     wavefront.on_threads(threads, [&](long n) { wavefront.allocate_part(n, memory->thread[n]); });
