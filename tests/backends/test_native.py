@@ -286,6 +286,23 @@ def test_steps_in_place_have_the_bits_of_tiles(name, monkeypatch, cache_of_a_meb
                 assert np.array_equal(block, expected[field]), (steps, field, np.abs(block - expected[field]).max())
 
 
+@pytest.mark.parametrize("shape, rate", (((64, 95), "dxx(u)"), ((17, 95), "u*(1 - u) + dxx(u)"), ((33,), "-u*u")))
+@pytest.mark.parametrize("integrator", ("euler", "rk4"))
+def test_uneven_blocks_that_need_no_neighbours_take_any_number_of_steps(shape, rate, integrator):
+    """Along an axis that the equation does not couple, blocks receive no ghost cells, so one call takes all steps."""
+    problem = problem_of(
+        grid={"shape": list(shape)},
+        equation={"name": "custom", "rhs": {"u": rate}},
+        numerics={"integrator": integrator},
+    )
+    alone, shared = (simulation_of(problem, devices=devices, kernel="native") for devices in (1, 2))
+    assert any(count % 2 for count in shared.plan.topology.shape) and not any(shared.plan.halo)
+    for steps in (*IN_A_ROW, 17):  # sweeps take at most 16
+        expected, found = (stepped(problem, simulation, steps, 1e-2)["u"] for simulation in (alone, shared))
+        assert np.isfinite(expected).all()
+        assert np.array_equal(found, expected), steps
+
+
 def test_passes_know_which_arrays_they_look_at_across_corners():
     """These are not stepped in place. In shallow water the depth is looked at straight, the flow, which turns, not."""
     told = {}

@@ -118,7 +118,9 @@ static KnownSearch known_searches[32];
 static long searches_begun = 0, searches_used = 0;
 static pthread_mutex_t searches_lock = PTHREAD_MUTEX_INITIALIZER;  // for the three variables above
 
-static bool takes_one_sweep(const Call& call) { return call.edges || is_part(call) || call.section || is_short(call); }
+static bool takes_one_sweep(const Call& call) {
+    return call.edges || needs_ghosts(call) || call.section || is_short(call);
+}
 
 // The steps of a sweep of blocks that exchange edges, else of the call.
 static long steps_of_sweep(const Call& call, long steps) {

@@ -343,12 +343,8 @@ struct Pipeline {
 static inline bool has_boundary(const Call& call, int a) { return call.boundary[a][0] || call.boundary[a][1]; }
 // Cells of one array of the caller.
 static inline size_t cells_of(const Call& call) { return call.capacity[0] * call.capacity[1] * call.capacity[2]; }
-// Whether the block is part of a decomposed grid.
-static inline bool is_part(const Call& call) {
-    bool part = false;
-    for (int a = 0; a < AXES; a++) part = part || call.width[a] || call.capacity[a] != call.count[a];
-    return part;
-}
+// Whether the block needs ghost cells that other blocks own, received before the call or with edges.
+static inline bool needs_ghosts(const Call& call) { return call.width[0] || call.width[1] || call.width[2]; }
 // Whether a field is constant, and its result is to be where it is: then it is never stored.
 static inline bool stays(const Call& call, int f) {
     return !call.section && f < GIVEN && ends[f] == f && call.fields[f] == call.results[f];

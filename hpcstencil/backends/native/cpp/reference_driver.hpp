@@ -153,7 +153,9 @@ struct Reference {
 ENTRY int64_t stored_not_finite() { return __atomic_exchange_n(&not_finite, 0, __ATOMIC_RELAXED); }
 
 ENTRY int64_t advance(const Call* call) {
-    if (is_part(*call) || call->section || call->edges) abort();  // for tests of whole grids
+    bool whole = !needs_ghosts(*call) && !call->section && !call->edges;
+    for (int a = 0; a < AXES; a++) whole = whole && call->capacity[a] == call->count[a];
+    if (!whole) abort();  // for tests of whole grids
     Reference* reference = new Reference(*call);
     reference->run();
     delete reference;

@@ -24,7 +24,7 @@ struct Tiles : Plan {
         job.pipeline = &pipeline_of(k);
         job.first = first_step(k);
         for (int a = 0; a < AXES; a++) job.parts[a] = blocking.parts[a];
-        job.given = k == 0, job.last = k + 1 == sweeps, job.has_neighbours = is_part(call) && (k == 0 || call.edges);
+        job.given = k == 0, job.last = k + 1 == sweeps, job.has_neighbours = needs_ghosts(call) && (k == 0 || call.edges);
         job.stores_edges = call.edges && k + 1 < sweeps;
         job.keeps_zeros = k >= 2 || (aliased && buffer(k, moving) == (real*)call.results[moving]);
         job.moving = moving;
@@ -69,9 +69,9 @@ OWN void step_in_tiles(const Call& call, const Blocking& blocking, long steps, l
     Tiles& tiles = *new Tiles(call, blocking);
     tiles.non_temporal = non_temporal, tiles.sums = field_sums_of(call);
     size_t bytes = cells_of(call) * sizeof(real);
-    long sweeps = is_part(call) ? 1 : (steps + blocking.steps - 1) / blocking.steps;
+    long sweeps = needs_ghosts(call) ? 1 : (steps + blocking.steps - 1) / blocking.steps;
     if (call.edges) sweeps = sweeps_between(call, steps);
-    else if (tiles.aliased && !is_part(call) && (sweeps > 1 || bytes > (1 << 16)))
+    else if (tiles.aliased && !needs_ghosts(call) && (sweeps > 1 || bytes > (1 << 16)))
         sweeps = min(steps, round_up(sweeps, 2));
     tiles.lay_out(steps, sweeps);
     size_t room = sweeps > 1 || tiles.aliased ? round_up(bytes, 4096) : 0;
