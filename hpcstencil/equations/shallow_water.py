@@ -16,16 +16,17 @@ from hpcstencil.validation.errors import InputError
 class ShallowWater:
     """∂h/∂t = -∇·(h u), ∂u/∂t = -q ẑ×(h u) - ∇(g h + ½|u|²) + ν ∇²u, q = (f + ζ) / h, ζ = ∂v/∂x - ∂u/∂y.
 
-    The shallow water equations in terms of the potential vorticity q (A. Gill, "Atmosphere-Ocean Dynamics" (1982), sect. 7.10),
-    on the C grid of A. Arakawa & V. Lamb, Methods Comput. Phys. 17 (1977) 173-265: h at cell centres, u on x faces, v on y
-    faces, q at corners (R. Sadourny, J. Atmos. Sci. 32 (1975) 680-689). With numerics.integrator = "ab2" and epsilon = 0.1 this
-    is the discretization of `examples/shallow_water.py` of mpi4jax 0.9.1. That example computes the friction of v from u by
-    mistake; ``demo_friction`` = 1 reproduces this for comparisons.
+    The shallow water equations for the total depth h > 0, in terms of the potential vorticity q (A. Gill, "Atmosphere-Ocean
+    Dynamics" (1982), sect. 7.10), on the C grid of A. Arakawa & V. Lamb, Methods Comput. Phys. 17 (1977) 173-265: h at cell
+    centres, u on x faces, v on y faces, q at corners (R. Sadourny, J. Atmos. Sci. 32 (1975) 680-689). With numerics.integrator
+    = "ab2" and epsilon = 0.1 this is the discretization of `examples/shallow_water.py` of mpi4jax 0.9.1. That example computes
+    the friction of v from u by mistake; ``demo_friction`` = 1 reproduces this for comparisons.
     """
 
     parameters: ClassVar[Mapping[str, float]] = {"g": 9.81, "f": 0.0, "nu": 0.0, "demo_friction": 0.0}
     solution_dependent: ClassVar[bool] = True
     positive: ClassVar[tuple[str, ...]] = ("h",)
+    values_live_on_walls: ClassVar[bool] = True
 
     def fields(self, ndim: int) -> tuple[str, ...]:
         if ndim != 2:

@@ -36,6 +36,18 @@ def test_a_value_that_changes_in_time(integrator, kernel):
         assert on_walls(sim["u"]) == pytest.approx((0.14, 0.14), rel=1e-12)
 
 
+def test_a_value_for_all_fields_applies_to_those_that_lie_on_the_wall():
+    """The depth, which does not, has zero normal derivative there; with the value 0 it would divide by 0."""
+    results = []
+    for boundary in ({"x": {"dirichlet": 0.0}}, {"x": {"neumann": 0.0}, "u": {"x": {"dirichlet": 0.0}}}):
+        with hs.Simulation({**BASIN, "initial": {"h": "1 + 0.1*exp(-(x - 3)**2)"}, "boundary": boundary}) as sim:
+            sim.run()
+            results.append({name: sim[name].values.copy() for name in "huv"})
+    for name in "huv":
+        assert np.isfinite(results[0][name]).all()
+        assert np.array_equal(*(result[name] for result in results))
+
+
 JUMPS = ["where(t < 0.2, 0, 0.1)", "0.1*(t > 0.2)", "sign(t - 0.3)", "0.1*x + 0.1*(t > 1e-9)"]
 RAMPS = [
     "minimum(t, 0.2)",
