@@ -175,7 +175,8 @@ class FileView:
     def check_has_snapshots(self) -> None:
         """Raise FileProblem if the file holds no snapshot."""
         if len(self.times) == 0:
-            raise FileProblem(f"{self.path} holds no finished snapshot: wait for the run, or write output more often.")
+            advice = "shorten its interval (every), and run again" if self.complete else "wait for the run"
+            raise FileProblem(f"{self.path} holds no finished snapshot: {advice}.")
 
     def read(
         self, name: str, snapshot: int = -1, fixed: Mapping[str, int | slice] | None = None

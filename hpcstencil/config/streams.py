@@ -10,6 +10,7 @@ from typing import Any
 
 from hpcstencil.config.limits import LONGEST_NAME, MOST_OUTPUTS, MOST_STEPS
 from hpcstencil.numerics.grid import Grid, Subgrid, chosen_cells
+from hpcstencil.numerics.schedule import Schedule
 from hpcstencil.validation.errors import InputError
 from hpcstencil.validation.messages import at, too_many, unknown, wrong
 from hpcstencil.validation.schema import (
@@ -100,8 +101,11 @@ class StreamConfig:
         """
         if self.every is None or dt is None:
             return self.every_steps
-        steps = round(min(self.every / dt, MOST_STEPS))
-        return steps if steps and abs(self.every / dt / steps - 1) * end / dt < 0.25 else None
+        steps, schedule = round(min(self.every / dt, MOST_STEPS)), Schedule(end, dt)
+        if not steps or abs(self.every / dt / steps - 1) * end / dt >= 0.25:
+            return None
+        last = (schedule.total_steps or 0) // steps
+        return steps if schedule.step_near(last * self.every) == last * steps else None
 
     def names(self, fields: tuple[str, ...]) -> tuple[str, ...]:
         """The names of what the stream writes; ``fields`` are those of the equation."""

@@ -160,10 +160,23 @@ class Schedule:
         if self.output_steps is None and self.output_time is None:
             return 2
         if self.output_time is not None:
+            if self.total_steps is not None:
+                return self.records(self.output_time, self.total_steps - 1) + 2
             known = math.ceil(self.end / self.output_time - ROUND) + 1
             return known if steps is None else min(known, steps + 1)
         assert self.output_steps is not None
         return None if steps is None else 1 + math.ceil(steps / self.output_steps)
+
+    def records(self, every: float, last: int) -> int:
+        """The number of steps from 1 to ``last`` that are nearest to a multiple of the time ``every``. The step size must be
+        fixed."""
+        assert self.fixed_dt is not None
+        if every <= self.fixed_dt:
+            return last
+        number = math.floor(self._counted(last + 0.5) / every) + 1
+        while number and self.step_near(number * every) > last:
+            number -= 1
+        return number
 
     def finished(self, clock: Clock) -> bool:
         """Whether the run has reached its end."""
@@ -212,9 +225,13 @@ class Schedule:
         return self.step_near(number * self.output_time)
 
     def step_near(self, time: float) -> int:
-        """The step nearest to ``time``. The step size must be fixed."""
+        """The step nearest to ``time``. The step size must be fixed.
+
+        A last step that is shortened does not come near a time after the end.
+        """
         assert self.fixed_dt is not None
-        return self.origin_step + round(min((time - self.origin_time) / self.fixed_dt, FARTHEST))
+        step = self.origin_step + round(min((time - self.origin_time) / self.fixed_dt, FARTHEST))
+        return step + (step == self.total_steps and time > (1 + ROUND) * self.end and self._last_differs())
 
     def is_output(self, clock: Clock) -> bool:
         """Whether a snapshot is due at ``clock``."""

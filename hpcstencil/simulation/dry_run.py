@@ -289,6 +289,9 @@ def _records(problem: Problem, stream: StreamConfig) -> int | None:
     steps, first = step_count(problem), not stream.average
     if stream.every is None:
         return None if steps is None or stream.every_steps is None else first + steps // stream.every_steps
+    schedule = problem.schedule()
+    if schedule.total_steps is not None:
+        return first + schedule.records(stream.every, schedule.total_steps)
     count = math.floor(problem.config.time.end / stream.every + ROUND)
     return first + (count if steps is None else min(count, steps))
 

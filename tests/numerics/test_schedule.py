@@ -59,6 +59,13 @@ def test_output_more_often_than_steps_is_not_doubled():
     assert outputs == [(0, 0.0), (1, 0.5), (2, 1.0)]
 
 
+@pytest.mark.parametrize("end, dt", [(0.067301, 0.003), (0.1419, 0.0047), (1.0, 0.3), (1.0, 0.1)])
+@pytest.mark.parametrize("every", [0.02292, 0.02382, 0.1, 0.25, 0.7, 1e-3])
+def test_the_snapshots_of_fixed_steps_are_known_beforehand(end, dt, every):
+    schedule = Schedule(end=end, fixed_dt=dt, output_time=every)
+    assert schedule.snapshots(schedule.total_steps) == len(trace(schedule)[1])
+
+
 def test_a_controlled_step_lands_on_outputs_but_not_on_diagnostics():
     schedule = Schedule(end=1.0, fixed_dt=None, output_time=0.25, diagnostic_steps=2)
     steps, outputs, rows, _ = trace(schedule, dt=0.1)

@@ -187,6 +187,9 @@ def test_no_snapshot_yet(tmp_path):
     with pytest.raises(FileProblem, match="no finished snapshot: wait"):
         plot_field(path)
     assert "none finished" in summarize(path)
+    write_output(path, SHAPES[2], times=(), extra=1)
+    with pytest.raises(FileProblem, match="no finished snapshot: shorten its interval"):
+        plot_field(path)
 
 
 # --- choosing ----------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import pytest
 
+from hpcstencil.config.streams import StreamConfig
 from hpcstencil.numerics.schedule import Clock, Schedule
 from hpcstencil.simulation.streams.intervals import Multiples
 
@@ -16,6 +17,34 @@ def test_steps_are_those_nearest_to_the_multiples(every):
         found.append(step)
     nearest = sorted({round(n * every / 0.1) for n in range(1, int(4.5 / every))} - {0})
     assert found == nearest[: len(found)]
+
+
+def records_of(every, end, dt):
+    """(steps at which a stream records, the count that `check` shows, the steps between two if that is constant)."""
+    schedule, multiples, step, found = Schedule(end=end, fixed_dt=dt), Multiples(every), 0, []
+    while True:
+        multiples.go_past(schedule, Clock(step=step, time=dt * step))
+        step += multiples.steps_to_next(schedule, Clock(step=step, time=dt * step))
+        if step > schedule.total_steps:
+            return (
+                found,
+                schedule.records(every, schedule.total_steps),
+                StreamConfig(every=every).steps_between(dt, end),
+            )
+        found.append(step)
+
+
+def test_a_shortened_last_step_is_not_recorded_for_a_time_after_the_end():
+    found, count, _ = records_of(every=0.02292, end=0.067301, dt=0.003)
+    assert (found, count) == ([8, 15], 2)  # 23 * 0.003 would be nearest to 3 * 0.02292
+    found, count, between = records_of(every=0.03, end=0.0599, dt=0.01)
+    assert (found, count, between) == ([3], 1, None)
+    found, count, between = records_of(every=0.03, end=0.06, dt=0.01)
+    assert (found, count, between) == ([3, 6], 2, 3)
+    found, count, _ = records_of(every=0.02382, end=0.1419, dt=0.0047)
+    assert (found, count) == ([5, 10, 15, 20, 25, 30], 6)  # step 30 has its full length
+    found, count, between = records_of(every=0.02, end=0.0599, dt=0.01)
+    assert (found, count, between) == ([2, 4], 2, None)
 
 
 def test_a_time_far_below_a_step_is_not_counted_up_to_it(monkeypatch):
