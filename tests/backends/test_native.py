@@ -275,7 +275,7 @@ def test_steps_in_place_have_the_bits_of_tiles(name, monkeypatch, cache_of_a_meb
     problem = problem_of(decomposition={"steps_per_exchange": 1}, **{**usual, **IN_PLACE[name]})
     results = []
     for devices, threads in ((2, 1), (1, 1), (1, 2), (1, 3)):
-        monkeypatch.setattr("hpcstencil.backends.native.backend.threads_for", lambda _, threads=threads: threads)
+        monkeypatch.setattr("hpcstencil.backends.native.step_functions.threads_for", lambda _, threads=threads: threads)
         simulation = simulation_of(problem, devices=devices, kernel="native")
         assert devices == 2 or steps_in_place(simulation, threads)
         results.append([stepped(problem, simulation, steps, 1e-3) for steps in IN_A_ROW])
@@ -321,7 +321,7 @@ def test_a_value_that_is_not_finite_is_seen_when_it_is_stored(
     shape, devices, equation, monkeypatch, cache_of_a_mebibyte
 ):
     """Wherever it is, at the ends of rows too; two devices step in tiles, one steps large grids in place."""
-    monkeypatch.setattr("hpcstencil.backends.native.backend.threads_for", lambda _: 2)
+    monkeypatch.setattr("hpcstencil.backends.native.step_functions.threads_for", lambda _: 2)
     problem = problem_of(
         grid={"shape": shape},
         equation={"name": equation},
@@ -353,7 +353,7 @@ def test_a_value_that_is_not_finite_is_seen_when_it_is_stored(
 @pytest.mark.parametrize("chunk", [(203, 131, 61), (40, 131, 61), (17, 13, 16)], ids=str)
 def test_copies_are_made_as_steps_are_taken(chunk, monkeypatch, cache_of_a_mebibyte):
     """However the file is cut; none before they are wanted, or while those before are still read."""
-    monkeypatch.setattr("hpcstencil.backends.native.backend.threads_for", lambda _: 2)
+    monkeypatch.setattr("hpcstencil.backends.native.step_functions.threads_for", lambda _: 2)
     monkeypatch.setattr("hpcstencil.io.snapshot_buffers.chunk_shape", lambda shape, itemsize: chunk)
     shape = (203, 131, 61)
     problem = problem_of(
@@ -499,7 +499,7 @@ def test_an_ensemble_is_measured_by_one_of_its_members(empty_cache):
 @pytest.mark.parametrize("count, threads", [(3, 1), (3, 2), (4, 2), (9, 2)])
 def test_members_have_the_bits_of_single_runs_whichever_threads_step_them(count, threads, monkeypatch):
     """With 4 or 9 members each of two threads takes whole members; 3 members are stepped one after the other."""
-    monkeypatch.setattr("hpcstencil.backends.native.backend.threads_for", lambda _: threads)
+    monkeypatch.setattr("hpcstencil.backends.native.step_functions.threads_for", lambda _: threads)
     given = {
         "grid": {"shape": [40, 24]},
         "equation": {"name": "gray_scott"},

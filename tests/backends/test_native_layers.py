@@ -214,7 +214,7 @@ def test_bits_near_and_far_from_layers_are_those_of_passes_that_compute_everythi
 
     def result(made, threads, of=problem, size=1.0):
         monkeypatch.setattr("hpcstencil.backends.native.backend.program", lambda _: made)
-        monkeypatch.setattr("hpcstencil.backends.native.backend.threads_for", lambda _: threads)
+        monkeypatch.setattr("hpcstencil.backends.native.step_functions.threads_for", lambda _: threads)
         simulation = simulation_of(of, kernel="native")
         assert steps_in_place(simulation, threads) == ("in place" in name)
         return calls(of, simulation, size)

@@ -203,7 +203,7 @@ def test_blocked_drivers_give_the_bits_of_the_reference(name, monkeypatch, cache
 
     def result(made, threads):
         monkeypatch.setattr("hpcstencil.backends.native.backend.program", lambda _: made)
-        monkeypatch.setattr("hpcstencil.backends.native.backend.threads_for", lambda _: threads)
+        monkeypatch.setattr("hpcstencil.backends.native.step_functions.threads_for", lambda _: threads)
         simulation = simulation_of(problem, kernel="native")
         assert steps_in_place(simulation, threads) == ("in place" in name)
         with with_values(simulation, steps):

@@ -155,7 +155,7 @@ def test_blocks_stepped_in_place_have_the_bits_of_the_whole_grid(
     communicator, name, processes, every, cache_of_a_mebibyte, monkeypatch
 ):
     """Two threads of each process have a seam between them, besides the edges of the block."""
-    monkeypatch.setattr("hpcstencil.backends.native.backend.threads_for", lambda _: 2)
+    monkeypatch.setattr("hpcstencil.backends.native.step_functions.threads_for", lambda _: 2)
     given = {"steps_per_exchange": every}
     if processes == "first axis":
         given["processes"] = [communicator.size, *(1 for _ in IN_PLACE[name]["grid"]["shape"][1:])]

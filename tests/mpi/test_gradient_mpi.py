@@ -7,7 +7,7 @@ import pytest
 from gradients import members_from, several_at_once, sweep_of
 from support import on, problem_of
 
-from hpcstencil.backends.native.backend import require_same_code
+from hpcstencil.backends.native.step_functions import require_same_code
 from hpcstencil.gradient import verify
 from hpcstencil.gradient.verify import measured
 from hpcstencil.runtime.communicator import connect, from_rank_0

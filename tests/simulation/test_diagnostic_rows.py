@@ -34,7 +34,7 @@ def assert_same(one, other):
 @pytest.mark.parametrize("threads", (1, 3))
 @pytest.mark.parametrize("row", [row for row in ROWS if row[0] != "gas-2d"], ids=lambda row: row[0])
 def test_recorded_rows_are_those_of_calls_that_end_there(tmp_path, monkeypatch, calls, row, threads):
-    monkeypatch.setattr("hpcstencil.backends.native.backend.threads_for", lambda _: threads)
+    monkeypatch.setattr("hpcstencil.backends.native.step_functions.threads_for", lambda _: threads)
     given = with_diagnostics(row)
     given["numerics"]["kernel"] = "native"
     recorded = diagnostics(file_of(tmp_path / "recorded.h5", given))
@@ -49,7 +49,7 @@ def test_recorded_rows_are_those_of_calls_that_end_there(tmp_path, monkeypatch, 
 @pytest.mark.parametrize("threads", (1, 3))
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
 def test_recorded_expressions_are_those_of_calls_that_end_there(tmp_path, monkeypatch, calls, row, threads, having):
-    for module in ("backend", "stencil_values"):
+    for module in ("step_functions", "stencil_values"):
         monkeypatch.setattr(f"hpcstencil.backends.native.{module}.threads_for", lambda _: threads)
     given = having(row)
     given["numerics"]["kernel"] = "native"
@@ -66,7 +66,7 @@ def test_recorded_expressions_are_those_of_calls_that_end_there(tmp_path, monkey
 @pytest.mark.parametrize("having", (with_diagnostics, with_expressions, with_stencils))
 @pytest.mark.parametrize("row", [ROWS[0], ROWS[2], ROWS[8]], ids=lambda row: row[0])
 def test_members_have_the_rows_that_they_have_alone(tmp_path, monkeypatch, calls, row, threads, having):
-    for module in ("backend", "stencil_values"):
+    for module in ("step_functions", "stencil_values"):
         monkeypatch.setattr(f"hpcstencil.backends.native.{module}.threads_for", lambda _: threads)
     given = having(row)
     given["numerics"]["kernel"] = "native"

@@ -116,7 +116,7 @@ def test_derived_quantities_are_what_at_gives(tmp_path, row):
 
 @pytest.mark.parametrize(("row", "threads"), ON_THREADS)
 def test_recorded_expressions_are_those_of_calls_that_end_there(tmp_path, monkeypatch, row, threads):
-    for module in ("backend", "stencil_values"):
+    for module in ("step_functions", "stencil_values"):
         monkeypatch.setattr(f"hpcstencil.backends.native.{module}.threads_for", lambda _: threads)
     calls = counted_calls(monkeypatch, Probes)
     given = probing_expressions(row)

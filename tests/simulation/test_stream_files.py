@@ -191,7 +191,7 @@ def test_streams_change_no_steps(started):
 @pytest.mark.parametrize(("row", "threads"), ON_THREADS)
 def test_what_calls_record_is_what_calls_that_end_there_have(tmp_path, monkeypatch, row, threads, average):
     """Native code copies fields and expressions after some steps of a call, and adds them up after each step for averages."""
-    for module in ("backend", "stencil_values"):
+    for module in ("step_functions", "stencil_values"):
         monkeypatch.setattr(f"hpcstencil.backends.native.{module}.threads_for", lambda _: threads)
     given = with_probes(row, probes={})
     given["numerics"]["kernel"] = "native"
@@ -225,7 +225,7 @@ def test_what_calls_record_is_what_calls_that_end_there_have(tmp_path, monkeypat
     if_they_end = 1 if average else 4  # steps of a call
     assert max(calls) > if_they_end
     calls.clear()
-    monkeypatch.setattr("hpcstencil.backends.native.region_records.region_records_of", lambda *given: None)
+    monkeypatch.setattr("hpcstencil.backends.native.step_functions.region_records_of", lambda *given: None)
     single = file_of(tmp_path / "single.h5", given)
     assert max(calls) == if_they_end
     for name in streams:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpcstencil.backends.backend import Cellwise, Unsupported
 from hpcstencil.backends.native.compiler import begun
+from hpcstencil.backends.native.cost_model import reach_in
 from hpcstencil.backends.native.passes import AXIS_OF
 from hpcstencil.backends.native.program import Program, program
 from hpcstencil.backends.native.value_program import evaluable
@@ -190,6 +191,62 @@ class CompiledValues:
     program: Program
     library: ctypes.CDLL
     evaluate: Cellwise
+
+
+@dataclass(frozen=True)
+class ValuesOfRun:
+    """The expressions with derivatives whose values a run wants, where native code computes them.
+
+    ``diagnosed`` are those of diagnostics, and ``probed`` those that receivers record; None without any, or where XLA computes
+    them. ``streamed`` are those of streams. ``fields`` are those of the program that takes the steps.
+    """
+
+    fields: tuple[str, ...]
+    diagnosed: StencilValues | None
+    probed: StencilValues | None
+    streamed: Sequence[StencilValues]
+
+    @classmethod
+    def of(cls, problem: Problem, fields: tuple[str, ...]) -> ValuesOfRun:
+        """Return those of a problem whose program has these ``fields``."""
+        diagnosed, probed = StencilValues.of_diagnostics(problem), StencilValues.of_probes(problem, fields)
+        return cls(fields, diagnosed, probed, StencilValues.of_streams(problem, fields))
+
+    @property
+    def all(self) -> list[StencilValues]:
+        return [each for each in (self.diagnosed, self.probed, *self.streamed) if each is not None]
+
+    def recorded(self, library: ctypes.CDLL, ndim: int) -> list[StencilValues | None]:
+        """Return those that steps record, by the number of their evaluator; None for those that they do not.
+
+        ``library`` is the program that takes the steps, or its cost model.
+        """
+        frequent = [each for each in self.streamed if each.every is not None]
+        return [
+            each if each is not None and each.recorded(library, self.fields, ndim) else None
+            for each in (self.diagnosed, self.probed, *frequent)[:EVALUATORS]
+        ]
+
+    def more_reach(self, library: ctypes.CDLL, ndim: int, steps: int) -> tuple[int, ...] | None:
+        """Return how many cells further beyond a block ``steps`` steps load because they record values, per axis.
+
+        None if they record none.
+        """
+        recorded = self.recorded(library, ndim)
+        return more_reach(recorded, library, self.fields, ndim, steps) if any(recorded) else None
+
+    def recorded_within(
+        self, library: ctypes.CDLL, ndim: int, steps: int, widths: Sequence[int]
+    ) -> list[StencilValues | None]:
+        """Return what `recorded` does; none if ``steps`` steps would have to read beyond halos of these ``widths`` for it."""
+        recorded = self.recorded(library, ndim)
+        none: list[StencilValues | None] = [None for _ in recorded]
+        more = self.more_reach(library, ndim, steps) if steps else None
+        if more is None:
+            return none
+        own = reach_in(library, ndim, steps) if any(widths) else more
+        fit = all(w == 0 or n + m <= w for n, m, w in zip(own, more, widths, strict=True))
+        return recorded if fit else none
 
 
 def more_reach(
