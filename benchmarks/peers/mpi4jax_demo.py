@@ -15,6 +15,7 @@ With all three nothing but round-off is left.
 
 from __future__ import annotations
 
+import shutil
 import sys
 import tarfile
 import tempfile
@@ -27,6 +28,7 @@ from peer import common
 
 VERSION, DAY, NX, NY, DX = "0.9.1", 86400.0, 360, 180, 5e3
 PROCESSES = (1, 2, 4)
+EQUATION = Path(__file__).with_name("mpi4jax_demo_equation.py")
 CORRECTIONS = {
     "friction": [
         ("(v[1:-1, 2:] - u[1:-1, 1:-1])", "(v[1:-1, 2:] - v[1:-1, 1:-1])"),
@@ -76,11 +78,10 @@ INPUT = """
 shape = [{nx}, {ny}]
 upper = [{length}, {width}]
 [equation]
-name = "shallow_water"
+name = "{equation}"
 g = 9.81
 f = "2e-4 + 2e-11*(y - {dx})"
 nu = {nu!r}
-demo_friction = {demo}
 [initial]
 {initial}
 [boundary]
@@ -98,12 +99,11 @@ dt = {dt!r}
 """
 
 
-def channel(nx: int, ny: int, dt: float, steps: int, demo_friction: bool, **rest: str) -> str:
-    """The input of hpcstencil for the demo's problem on so many cells; ``rest``: initial, precision, kernel."""
+def channel(nx: int, ny: int, dt: float, steps: int, **rest: str) -> str:
+    """The input of hpcstencil for the demo's problem on nx x ny cells; ``rest``: equation, initial, precision, kernel."""
     return INPUT.format(
-        nx=nx, ny=ny, length=nx * DX, width=ny * DX, dx=DX, nu=1e-3 * 2e-4 * DX**2, demo=float(demo_friction),
-        dt=dt, end=steps * dt, **rest,
-    )  # fmt: skip
+        nx=nx, ny=ny, length=nx * DX, width=ny * DX, dx=DX, nu=1e-3 * 2e-4 * DX**2, dt=dt, end=steps * dt, **rest
+    )
 
 
 def demo_source() -> str:
@@ -143,13 +143,14 @@ def theirs(source: str, processes: int, folder: Path) -> dict[str, np.ndarray]:
     return found
 
 
-def ours(start: dict[str, np.ndarray], demo: bool, processes: int, folder: Path) -> dict[str, np.ndarray]:
-    """The last fields of our run from the same start."""
+def ours(start: dict[str, np.ndarray], slips: bool, processes: int, folder: Path) -> dict[str, np.ndarray]:
+    """The last fields of our run from the same start; ``slips`` gives it the friction of the demo."""
+    equation = Path(shutil.copy(EQUATION, folder)).name + ":DemoShallowWater" if slips else "shallow_water"
     with h5py.File(folder / "start.h5", "w") as file:
         for name in "huv":
             file[name] = start[f"first_{name}"]
     text = channel(
-        NX, NY, float(start["dt"]), int(start["steps"]), demo_friction=demo,
+        NX, NY, float(start["dt"]), int(start["steps"]), equation=equation,
         initial='file = "start.h5"', precision="float64", kernel="shift",
     )  # fmt: skip
     common.summary_of(text, folder, processes, JAX_PLATFORMS="cpu")

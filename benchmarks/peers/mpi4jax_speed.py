@@ -45,7 +45,13 @@ class Channel:
             f'u = "10*exp(-((y - {width / 2})/{0.02 * length})**2)"'
         )
         return channel(
-            *self.shape, self.dt, self.steps, demo_friction=False, initial=initial, precision="float32", kernel="auto"
+            *self.shape,
+            self.dt,
+            self.steps,
+            equation="shallow_water",
+            initial=initial,
+            precision="float32",
+            kernel="auto",
         )
 
 

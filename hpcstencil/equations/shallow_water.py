@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import ClassVar
 
 from hpcstencil.equations.base import Family, Rates
-from hpcstencil.symbolic.expressions import Constant, Coordinate, Node, Pointwise
+from hpcstencil.symbolic.expressions import Node
 from hpcstencil.symbolic.operators import Space
 from hpcstencil.validation.errors import InputError
 
@@ -16,14 +16,13 @@ from hpcstencil.validation.errors import InputError
 class ShallowWater:
     """∂h/∂t = -∇·(h u), ∂u/∂t = -q ẑ×(h u) - ∇(g h + ½|u|²) + ν ∇²u, q = (f + ζ) / h, ζ = ∂v/∂x - ∂u/∂y.
 
-    The shallow water equations for the total depth h > 0, in terms of the potential vorticity q (A. Gill, "Atmosphere-Ocean
-    Dynamics" (1982), sect. 7.10), on the C grid of A. Arakawa & V. Lamb, Methods Comput. Phys. 17 (1977) 173-265: h at cell
-    centres, u on x faces, v on y faces, q at corners (R. Sadourny, J. Atmos. Sci. 32 (1975) 680-689). With numerics.integrator
-    = "ab2" and epsilon = 0.1 this is the discretization of `examples/shallow_water.py` of mpi4jax 0.9.1. That example computes
-    the friction of v from u by mistake; ``demo_friction`` = 1 reproduces this for comparisons.
+    The shallow water equations for the total depth h > 0 on a flat bottom, in terms of the potential vorticity q (A. Gill,
+    "Atmosphere-Ocean Dynamics" (1982), sect. 7.10). ``g`` is the acceleration of gravity, ``f`` the Coriolis parameter and
+    ``nu`` the viscosity. They are discretized on the C grid of A. Arakawa & V. Lamb, Methods Comput. Phys. 17 (1977) 173-265: h
+    at cell centres, u on x faces, v on y faces, q at corners (R. Sadourny, J. Atmos. Sci. 32 (1975) 680-689).
     """
 
-    parameters: ClassVar[Mapping[str, float]] = {"g": 9.81, "f": 0.0, "nu": 0.0, "demo_friction": 0.0}
+    parameters: ClassVar[Mapping[str, float]] = {"g": 9.81, "f": 0.0, "nu": 0.0}
     solution_dependent: ClassVar[bool] = True
     positive: ClassVar[tuple[str, ...]] = ("h",)
     values_live_on_walls: ClassVar[bool] = True
@@ -51,24 +50,7 @@ class ShallowWater:
         }
 
     def damping(self, f: SimpleNamespace, p: SimpleNamespace, space: Space) -> dict[str, Node]:
-        slipped = self.demo_friction(f, space)
-        own = space.laplacian(f.v)
-        return {
-            "u": p.nu * space.laplacian(f.u),
-            "v": p.nu * Pointwise("where", (p.demo_friction > 0.0, slipped, own)),
-        }
-
-    @staticmethod
-    def demo_friction(f: SimpleNamespace, space: Space) -> Node:
-        """The form of ∇²v in the mpi4jax example: differences of v and u instead of v alone, and no gradient along y in
-        the first row of cells."""
-        assert space.grid is not None
-        (dx, dy), below, above = space.grid.spacing, space.below, space.above
-        across_x = (above(f.v, 0) - below(f.u, 1)) / dx
-        across_y = (above(f.v, 1) - above(below(below(f.u, 1), 1), 0)) / dy
-        first_row = Coordinate(1) < space.grid.lower[1] + dy
-        across_y = Pointwise("where", (first_row, Constant(0.0), across_y))
-        return space.difference(across_x, 0) + space.difference(across_y, 1)
+        return {name: p.nu * space.laplacian(getattr(f, name)) for name in ("u", "v")}
 
     def rates(self, p: SimpleNamespace, largest: Mapping[str, float], ndim: int) -> Rates:
         speeds = (largest["u"], largest["v"])

@@ -87,7 +87,6 @@ EQUATIONS = {  # (equation, shape, boundary, order)
         {"x": "periodic", "y": {"neumann": 0.2}, "v": {"y": {"dirichlet": "0.1*t"}}},
         2,
     ),
-    "shallow_water-demo": ({"name": "shallow_water", "nu": 0.2, "demo_friction": 1.0}, (5, 5), CLOSED, 2),
     "maxwell": ({"name": "maxwell", "c": 1.2}, (4, 3), CONDUCTOR, 2),
     "maxwell-4": ({"name": "maxwell", "c": 1.2}, (12, 9), {**CONDUCTOR, "y": "periodic"}, 4),
     "maxwell-cpml": (

@@ -18,7 +18,7 @@ OWN = {
     "maxwell": {"equation": {"source": 2.0, "xs": 0.43}},
     "nonlinear_diffusion": {"equation": {"m": 1.5}},
 }
-NOT_NUMBERS = ("ys", "zs", "vy", "vz", "demo_friction")  # in one dimension; and a switch
+NOT_NUMBERS = ("ys", "zs", "vy", "vz")  # in one dimension
 IN_CI = ("gray_scott", "shallow_water")
 
 

@@ -201,35 +201,19 @@ def test_stability_of_ab2():
     assert real == pytest.approx(1 / 1.1, abs=0.02) and 0.3 < imaginary < 0.8
 
 
-def test_the_demo_of_mpi4jax_has_its_slip():
-    """demo_friction changes what v feels, and nothing where there is no friction."""
-    results = {}
-    for key in ((0.5, 0.0), (0.5, 1.0), (0.0, 0.0), (0.0, 1.0)):
-        equation = {**BASIN["equation"], "nu": key[0], "demo_friction": key[1]}
-        numerics = {
-            **BASIN["numerics"],
-            "integrator": "euler",
-        }  # of one stage, which is compiled in a fraction of the time
-        results[key] = integrate(problem_of(**{**BASIN, "equation": equation, "numerics": numerics}))["v"]
-    assert np.array_equal(results[0.0, 0.0], results[0.0, 1.0])
-    assert np.abs(results[0.5, 0.0] - results[0.5, 1.0]).max() > 1e-3
-
-
 def switches(**tables):
-    """How many where() the parameters of the basin decide, and its equations."""
-    problem = problem_of(**{**BASIN, **tables, "numerics": {"integrator": "ab2"}})
-    trees = (*problem.trees.values(), *problem.apart.values())
-    parts = {part for tree in trees for part in walk(tree)}
-    conditions = [part.arguments[0] for part in parts if isinstance(part, Pointwise) and part.function == "where"]
-    return sum(any(isinstance(part, Parameter) for part in walk(condition)) for condition in conditions), trees
+    """How many where() the parameters of an equation decide, and its right-hand side."""
+    tree = problem_of(grid={"shape": [8]}, **tables).trees["u"]
+    conditions = [part.arguments[0] for part in walk(tree) if isinstance(part, Pointwise) and part.function == "where"]
+    return sum(any(isinstance(part, Parameter) for part in walk(condition)) for condition in conditions), tree
 
 
 def test_what_parameters_switch_off_is_not_computed():
     """But where members of an ensemble differ in the switch."""
-    off, on = ({**BASIN["equation"], "demo_friction": switch} for switch in (0.0, 1.0))
-    (none, trees), (none_either, others) = switches(equation=off), switches(equation=on)
-    assert none == none_either == 0 and trees != others
-    assert switches(equation=off, ensemble={"equation.demo_friction": [0.0, 1.0]})[0] == 1
+    off, on = ({"name": "custom", "s": s, "rhs": {"u": "where(s > 0, dxx(u), -u)"}} for s in (0.0, 1.0))
+    (none, tree), (none_either, other) = switches(equation=off), switches(equation=on)
+    assert none == none_either == 0 and tree != other
+    assert switches(equation=off, ensemble={"equation.s": [0.0, 1.0]})[0] == 1
     chosen = problem_of(
         grid={"shape": [8]},
         equation={"name": "custom", "a": 2.0, "rhs": {"u": "where(a*a > 3, dxx(u), -u) + where(t > a, 1, u)"}},
