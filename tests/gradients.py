@@ -13,9 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 from support import problem_of, simulation_of, traced_slopes
 
+from hpcstencil.adjoint.derivation import adjoint_of
 from hpcstencil.adjoint.members import differing, single_runs
 from hpcstencil.adjoint.plan import injects
-from hpcstencil.adjoint.problem import ADJOINT, GRADIENT, TRANSPOSED, Adjoint, adjoint_of
+from hpcstencil.adjoint.problem import ADJOINT, GRADIENT, TRANSPOSED, Adjoint
 from hpcstencil.adjoint.run_steps import steps_of
 from hpcstencil.distributed.windows import STEP_SIZE
 from hpcstencil.gradient import compose, resumable

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
-from hpcstencil.adjoint.problem import Adjoint, Unknown, adjoint_of
+from hpcstencil.adjoint.derivation import adjoint_of
+from hpcstencil.adjoint.problem import Adjoint, Unknown
 from hpcstencil.adjoint.tape import with_tape
 from hpcstencil.config.paths import objective_files
 from hpcstencil.io.array_file import ArrayInMemory, ArrayOfMember

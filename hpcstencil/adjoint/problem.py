@@ -13,11 +13,10 @@ backend computes a reverse step as it computes a step of an equation.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from hpcstencil.adjoint.differentiate import Sum, tangent, transposed
 from hpcstencil.adjoint.hat_functions import HatFunctions
 from hpcstencil.adjoint.operands import Faces, Operands
 from hpcstencil.adjoint.stages import (
@@ -26,42 +25,32 @@ from hpcstencil.adjoint.stages import (
     TwoStepPart,
     by_stage,
     cotangent,
-    one_by_one,
     reversed_steps,
     reversed_two_step,
     separate,
     sums,
 )
-from hpcstencil.config.settings import DiagnosticsConfig
-from hpcstencil.numerics.integrators import INTEGRATORS, MEMORY, Method
+from hpcstencil.numerics.integrators import MEMORY
 from hpcstencil.numerics.topology import Topology
 from hpcstencil.problem.decomposition import most_steps
 from hpcstencil.problem.problem import Problem
-from hpcstencil.problem.solid_mask import in_fluid
-from hpcstencil.problem.staggered_terms import with_lower_walls
-from hpcstencil.symbolic.differentiate import ONE, ZERO, times
+from hpcstencil.symbolic.differentiate import ZERO
 from hpcstencil.symbolic.expressions import (
     Convolution,
     Field,
     Node,
-    Noise,
     Parameter,
     Pointwise,
     Reduction,
     Series,
     StepSize,
     Time,
-    at_time,
     bottom_up,
     parameter_field,
     rebuilt,
-    samples_field,
     shared,
-    total,
     walk,
 )
-from hpcstencil.symbolic.stencil_reach import Discretization
-from hpcstencil.symbolic.zero_regions import where_adjoint_matters
 from hpcstencil.validation.errors import InputError
 from hpcstencil.validation.messages import at, unknown
 
@@ -75,8 +64,6 @@ OBJECTIVE = "objective"
 VARYING = (Field, Time, StepSize, Series)  # nodes whose values may differ from step to step
 EXTREME = ("min", "max")  # kinds of reductions whose derivatives are those of single cells
 CELLS = "extreme cells "  # and the number of a reduction: a field, 1 in the cells that have its value, and 0 elsewhere
-# (trees, seeds, prefix of names) -> the derivatives of Σ seeds·trees by name
-Derivatives = Callable[[Mapping[str, Node], Mapping[str, Node], str], dict[str, Node]]
 
 
 @dataclass(frozen=True)
@@ -401,273 +388,6 @@ class Adjoint:
         return replace(made, config=replace(made.config, decomposition=blocks))
 
 
-def adjoint_of(problem: Problem, expressed: Iterable[str], verified: bool = False) -> Adjoint:
-    """Derive the adjoint of a problem, for the unknowns in [gradient].
-
-    ``expressed`` are the fields whose initial values come from the expressions of the problem. If the adjoint is to be
-    ``verified``, the products of the dot-product test are derived too. Raises InputError for features without gradients, see
-    `refuse_unavailable`, and without an objective.
-    """
-    if not problem.objective:
-        raise InputError(
-            "objective: expected an expression of which to take the gradient, but the table is missing; write for example "
-            '[objective] misfit = "integral(u**2)"'
-        )
-    refuse_unavailable(problem)
-    unknowns = unknowns_of(problem)
-    parameters = [one for one in unknowns if one.kind in ("number", "array")]
-    fields = tuple(problem.trees)
-    ((_, objective),) = problem.objective.items()
-    reductions = tuple(dict.fromkeys(part for part in walk(objective) if isinstance(part, Reduction)))
-    expressed = {*expressed}
-    initial = {name: problem.initial[name] for name in fields if name in problem.initial and name in expressed}
-    walls = {name: with_lower_walls(problem, name, ZERO, lambda value: at_time(value, 0.0)) for name in fields}
-    initial |= {name: tree for name, tree in walls.items() if name not in expressed and tree != ZERO}
-    misfit = problem.misfit
-    plain = plain_trees(problem, {
-        **problem.slopes,
-        **{OF_APART + name: tree for name, tree in problem.apart.items()},
-        **{SEED + str(n): r.operand for n, r in enumerate(reductions)},
-        **({} if misfit is None else {SAMPLES_SEED + table: tree for table, tree in misfit.recorded.items()}),
-    })  # fmt: skip
-    rates = {name: plain[name] for name in fields}
-    recorded = {name: plain[name] for name in plain if name.startswith(SAMPLES_SEED)}
-    operands = {name: plain[name] for name in plain if name.startswith(SEED)}
-    space = problem.discretization
-    series = {one.key: series_of(problem, one) for one in unknowns if one.kind == "series"}
-    prefixes = {GRADIENT + one.name: series[one.key] for one in unknowns if one.key in series}
-    places = operands_of(
-        problem, plain.values(), (*map(Field, fields), *(one.node for one in parameters), *series.values())
-    )
-
-    def derivatives(trees: Mapping[str, Node], seeds: Mapping[str, Node], prefix: str) -> dict[str, Node]:
-        """The derivatives of Σ seeds·trees: of fields, named with this prefix, of parameters, and of the values of time series.
-
-        In solid cells, where the trees may have no derivatives, they are 0. Only those of arrays are not, since a flux
-        through the surface depends on the values on both sides.
-        """
-        by_leaf = transposed(trees, seeds, places, space)
-
-        def of_number(leaf: Node) -> Node:
-            terms = Sum()
-            terms.add(by_leaf.get(leaf, ZERO))
-            for name, tree in trees.items():
-                field = next(part for part in walk(seeds[name]) if isinstance(part, Field))
-                terms.add(times(seeds[name], tangent(tree, {leaf: ONE}, places, space, field)))
-            return terms.tree
-
-        found = {prefix + name: by_leaf.get(Field(name), ZERO) for name in fields}
-        for one in parameters:
-            found[one.field] = of_number(one.node) if one.kind == "number" else by_leaf.get(one.node, ZERO)
-        for name, node in prefixes.items():
-            found[name] = of_number(node)
-        return {name: tree if tree == ZERO else beside_solids(name, tree) for name, tree in found.items()}
-
-    arrays = {one.field for one in parameters if one.kind == "array"}
-
-    def beside_solids(name: str, tree: Node) -> Node:
-        if seeds_in(tree):  # 0 in solid cells, where receivers have the weight 0
-            return tree
-        return _finite_in_solid(problem, tree) if name in arrays else in_fluid(problem.mask, tree)
-
-    def added(found: Mapping[str, Node]) -> dict[str, Node]:
-        """The sums of fields and what is added to them at t = 0. There are no fields for the values of time series."""
-        return {name: tree if name in prefixes else Field(name) + tree for name, tree in found.items() if tree != ZERO}
-
-    adjoints = {name: Field(ADJOINT + name) for name in fields}
-    layers = _layers(problem, rates)
-    trees = _cut(derivatives(rates, adjoints, TRANSPOSED), layers, TRANSPOSED)
-    by_group = {group: _cut(part, layers, ADJOINT) for group, part in _by_group(problem, rates, derivatives).items()}
-    two_step, remembered = dict[TwoStepPart, dict[str, Node]](), dict[str, Node]()
-    if problem.method.multistep:
-        apart = {name: plain[OF_APART + name] for name in problem.apart}
-        two_step, first = _two_step(problem.method, rates, apart, derivatives)
-        remembered = added(first)
-    hats = {
-        one.key: HatFunctions(
-            GRADIENT + one.name, series[one.key], _nodes(problem, GRADIENT + one.name, trees, by_group, two_step)
-        )
-        for one in unknowns
-        if one.key in series
-    }
-    end, sampled = (
-        derivatives(given, {name: Field(name) for name in given}, ADJOINT) for given in (operands, recorded)
-    )
-    end, sampled = ({name: tree for name, tree in found.items() if tree != ZERO} for found in (end, sampled))
-    at_start = derivatives(initial, adjoints, "") if initial else {}
-    start = added({one.field: at_start[one.field] for one in parameters if one.field in at_start})
-    _refuse_noise(start)
-    for one in unknowns:  # boundary conditions give the values on walls, whatever the initial values are
-        if one.kind == "initial" and walls[one.name] != ZERO:
-            start[one.field] = with_lower_walls(problem, one.name, Field(one.field), lambda value: ZERO)
-    products = _products(rates, places, space, layers) if verified else {}
-    products = {name: in_fluid(problem.mask, tree) for name, tree in products.items()}
-    trees, end, *parts = _with_shared_parts(trees, end, *by_group.values(), *two_step.values())
-    by_group = dict(zip(by_group, parts, strict=False))
-    two_step = dict(zip(two_step, parts[len(by_group) :], strict=True))
-    extrema = {
-        SEED + str(n): largest_at(part.kind, operands[SEED + str(n)])
-        for n, part in enumerate(reductions)
-        if part.kind in EXTREME
-    }
-    derived = {
-        REMEMBERED: remembered, START: start, SAMPLED: sampled, EXTREMA: extrema, PRODUCTS: products,
-    }  # fmt: skip
-    adjoint = _adjoint_problem(
-        problem,
-        trees,
-        {**problem.faces, **places.added},
-        {OBJECTIVE: objective, **{f"{OBJECTIVE} {n}": part for n, part in enumerate(reductions)}},
-        {END: end, **{key: found for key, found in derived.items() if found}},
-    )
-
-    def outside(tree: Node, leaf: Node) -> Node:
-        """The derivative of a tree without operators outside reductions."""
-        return tangent(tree, {leaf: ONE}, places, space)
-
-    outer = {one.name: outside(objective, one.node) for one in parameters if one.kind == "number"}
-    outer_series = {key: outside(objective, node) for key, node in series.items()}
-    outer_series = {key: tree for key, tree in outer_series.items() if tree != ZERO}
-    slopes = tuple(outside(objective, part) for part in reductions)
-    receiver_sums = () if misfit is None else misfit.sums
-    of_sums = tuple(outside(objective, each.node) for each in receiver_sums)
-    of_terms = tuple(
-        {table: outside(each.term, samples_field(table)) for table in each.tables} for each in receiver_sums
-    )
-    of_numbers = {
-        one.name: tuple(outside(each.term, one.node) for each in receiver_sums)
-        for one in parameters
-        if one.kind == "number"
-    }
-    of_numbers = {name: trees for name, trees in of_numbers.items() if any(tree != ZERO for tree in trees)}
-    layered = tuple(ADJOINT + name for name in layers)
-    return Adjoint(
-        unknowns,
-        adjoint,
-        reductions,
-        slopes,
-        outer,
-        problem,
-        of_sums,
-        of_terms,
-        of_numbers,
-        by_group,
-        two_step,
-        hats,
-        outer_series,
-        layered,
-    )
-
-
-def _finite_in_solid(problem: Problem, tree: Node) -> Node:
-    """A tree that is 0 in those solid cells in which it would be NaN."""
-    if problem.mask is None:
-        return tree
-    is_number = Pointwise("where", (problem.mask.cells(), Pointwise("equal", (tree, tree)), ONE))
-    return Pointwise("where", (is_number, tree, ZERO))
-
-
-def _with_shared_parts(*tables: Mapping[str, Node]) -> list[dict[str, Node]]:
-    """The tables of trees, in which equal parts of all trees are the same node."""
-    found = shared({f"{number} {name}": tree for number, table in enumerate(tables) for name, tree in table.items()})
-    return [{name: found[f"{number} {name}"] for name in table} for number, table in enumerate(tables)]
-
-
-def _layers(problem: Problem, rates: Mapping[str, Node]) -> dict[str, Node]:
-    """For memories of absorbing layers, a function that is 1 where their adjoints have an effect, and 0 elsewhere."""
-    found = {name: where_adjoint_matters(name, rates[name]) for name in problem.begin_at_zero if name in rates}
-    if problem.method.multistep:  # remembers slopes in other fields
-        return {}
-    return {name: inside for name, inside in found.items() if inside is not None}
-
-
-def _cut(trees: Mapping[str, Node], layers: Mapping[str, Node], prefix: str) -> dict[str, Node]:
-    """The trees, those of memories of ``layers`` cut to these. ``prefix`` begins the names of the trees."""
-    of_layers = {prefix + field: inside for field, inside in layers.items()}
-    return {name: times(of_layers.get(name, ONE), tree) for name, tree in trees.items()}
-
-
-def _products(
-    rates: Mapping[str, Node], places: Operands, space: Discretization, layers: Mapping[str, Node]
-) -> dict[str, Node]:
-    """The terms of the dot-product test for the right-hand sides ``rates``: of λ·(∂f/∂u v) and of (transposed field)·v, with v
-    cut to ``layers``."""
-    along: dict[Node, Node] = {Field(name): times(layers.get(name, ONE), Field(TANGENT + name)) for name in rates}
-    adjoints = {name: Field(ADJOINT + name) for name in rates}
-    return {
-        "tangent": total(
-            [adjoints[name] * tangent(rate, along, places, space, adjoints[name]) for name, rate in rates.items()]
-        ),
-        "adjoint": total([Field(TRANSPOSED + name) * Field(TANGENT + name) for name in rates]),
-    }
-
-
-def _adjoint_problem(
-    problem: Problem,
-    trees: Mapping[str, Node],
-    faces: Faces,
-    diagnostics: Mapping[str, Node],
-    derived: Mapping[str, Mapping[str, Node]],
-) -> Problem:
-    """The problem that adds these ``trees`` to its fields; those of ``problem`` and their adjoint.u are constant."""
-    positions = {prefix + name: place for name, place in problem.positions.items() for prefix in (ADJOINT, TRANSPOSED)}
-    fields = (*trees, *problem.fields, *(ADJOINT + name for name in problem.trees))
-    time = problem.config.time
-    if time.dt is None:  # a reverse step gets the size of the step that it reverses
-        time = replace(time, dt=1.0, cfl=None, tolerance=None)
-    return replace(
-        problem,
-        config=replace(problem.config, diagnostics=DiagnosticsConfig(), time=time),
-        fields=fields,
-        memory=fields,
-        begin_at_zero=(),
-        trees=trees,
-        initial={},
-        faces=faces,
-        diagnostics=diagnostics,
-        derived=derived,
-        method=INTEGRATORS["euler"],
-        groups={},
-        damped={},
-        apart={},
-        measured={},
-        positions={**problem.positions, **positions},
-        receivers={},
-        misfit=None,
-    )
-
-
-def _by_group(problem: Problem, rates: Mapping[str, Node], derivatives: Derivatives) -> dict[int, dict[str, Node]]:
-    """The parts of the transposed right-hand sides that come from the adjoint.u of each group, if the method moves one group
-    at a time; otherwise empty. ``derivatives`` returns those of Σ seeds·trees."""
-    parts = dict[int, dict[str, Node]]()
-    for group in sorted(set(problem.groups.values())) if one_by_one(problem.method) else ():
-        own = {name: tree for name, tree in rates.items() if problem.groups[name] == group}
-        found = derivatives(own, {name: Field(ADJOINT + name) for name in own}, ADJOINT)
-        parts[group] = {name: tree for name, tree in found.items() if tree != ZERO}
-    return parts
-
-
-def _two_step(
-    method: Method, rates: Mapping[str, Node], apart: Mapping[str, Node], derivatives: Derivatives
-) -> tuple[dict[TwoStepPart, dict[str, Node]], dict[str, Node]]:
-    """The parts of `stages.reversed_two_step`, and what the slopes remembered first add to the derivatives at t = 0.
-
-    ``rates`` and ``apart`` are the right-hand sides f and g, and ``derivatives`` returns those of Σ seeds·trees.
-    """
-    adjoints = {name: Field(ADJOINT + name) for name in rates}
-    before = {name: Field(ADJOINT + name + MEMORY) for name in rates}
-    ((_, b),), r = method.stages[0].slopes, method.stages[0].remembered
-    seeds = {name: b * adjoints[name] + before[name] * (ONE / StepSize()) for name in rates}  # k̄ / dt
-    memory = {each.name: r * adjoints[name] for name, each in before.items()}
-    parts = {
-        TwoStepPart.WHOLE: derivatives(rates, seeds, ADJOINT) | memory,
-        TwoStepPart.APART: derivatives(apart, adjoints, ADJOINT),
-        TwoStepPart.STEP: {name: b * tree + r * Field(name + MEMORY) for name, tree in rates.items()},
-    }
-    return parts, derivatives(rates, before, ADJOINT)
-
-
 def largest_at(kind: str, operand: Node) -> Node:
     """A tree that is largest in the cells that have the value of a reduction, "min" or "max", of the operand."""
     return operand if kind == "max" else -operand
@@ -688,28 +408,6 @@ def series_of(problem: Problem, one: Unknown) -> Series:
     series = problem.symbols[one.name]
     assert isinstance(series, Series)
     return series
-
-
-def _nodes(
-    problem: Problem,
-    prefix: str,
-    trees: Mapping[str, Node],
-    by_group: Mapping[int, Mapping[str, Node]],
-    two_step: Mapping[TwoStepPart, Mapping[str, Node]],
-) -> dict[int, float]:
-    """The stage values at which the time derivatives depend on the time series of this name: their nodes by number.
-
-    ``trees`` are those of the adjoint problem, and the others its parts as in `Adjoint`.
-    """
-    method = problem.method
-    used = sorted({j for stage in method.stages for j, _ in stage.slopes})
-    if method.multistep:
-        parts = {j: two_step[TwoStepPart.APART if j else TwoStepPart.WHOLE] for j in used}
-    elif by_group:
-        parts = {j: by_group.get(method.stages[j].group or 0, {}) for j in used}
-    else:
-        parts = dict.fromkeys(used, trees)
-    return {j: method.nodes[j] for j in used if parts[j].get(prefix, ZERO) != ZERO}
 
 
 def parts_of(tree: Node, faces: Faces) -> set[Node]:
@@ -775,14 +473,6 @@ def refuse_unavailable(problem: Problem) -> None:
         raise InputError(
             f"time.{config.time.given}: sums over receivers are not available yet with steps that follow the solution; write "
             "time.dt"
-        )
-
-
-def _refuse_noise(trees: Mapping[str, Node]) -> None:
-    """Raise InputError if a derivative of an initial expression contains noise, which only the initial state has."""
-    if any(Noise in tree.kinds for tree in trees.values()):
-        raise InputError(
-            "gradient.of: not available yet for a parameter that multiplies noise() in [initial]; write a number there"
         )
 
 

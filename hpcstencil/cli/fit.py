@@ -38,9 +38,10 @@ def fit(
     """
     if resume and overwrite:
         raise InputError("--resume: cannot be combined with --overwrite; give one of them")
+    from hpcstencil.adjoint.derivation import adjoint_of
     from hpcstencil.adjoint.limits import limits_of
     from hpcstencil.adjoint.members import differing, single_runs
-    from hpcstencil.adjoint.problem import adjoint_of, unknowns_of
+    from hpcstencil.adjoint.problem import unknowns_of
     from hpcstencil.cli.prepare import decomposed_of, devices_of, problem_of, processes
     from hpcstencil.config.paths import check_output_path
     from hpcstencil.config.settings import FitConfig

@@ -51,8 +51,8 @@ def gradient(
         raise InputError(
             f"--resume: cannot be combined with {'--verify' if verify else '--overwrite'}; give one of them"
         )
+    from hpcstencil.adjoint.derivation import adjoint_of
     from hpcstencil.adjoint.members import differing, single_runs
-    from hpcstencil.adjoint.problem import adjoint_of
     from hpcstencil.cli.prepare import decomposed_of, devices_of, problem_of, processes
     from hpcstencil.config.paths import check_output_path
     from hpcstencil.runtime.communicator import agree, from_rank_0

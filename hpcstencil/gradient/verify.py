@@ -18,9 +18,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hpcstencil.adjoint.derivation import adjoint_of
 from hpcstencil.adjoint.members import single_runs
 from hpcstencil.adjoint.plan import SweepPlan
-from hpcstencil.adjoint.problem import ADJOINT, GRADIENT, PRODUCTS, TANGENT, TRANSPOSED, Unknown, adjoint_of
+from hpcstencil.adjoint.problem import ADJOINT, GRADIENT, PRODUCTS, TANGENT, TRANSPOSED, Unknown
 from hpcstencil.backends.backend import Unsupported
 from hpcstencil.config.settings import Decomposition
 from hpcstencil.distributed.halo import Fields

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from hpcstencil.adjoint.derivation import adjoint_of
 from hpcstencil.adjoint.members import differing, single_runs
-from hpcstencil.adjoint.problem import adjoint_of
 from hpcstencil.distributed.halo import Fields
 from hpcstencil.gradient.members import Members, Total, members_of
 from hpcstencil.io.array_file import ArrayInMemory

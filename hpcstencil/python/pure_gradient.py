@@ -16,7 +16,8 @@ import numpy as np
 from jax import lax
 from jax.dtypes import float0
 
-from hpcstencil.adjoint.problem import ADJOINT, GRADIENT, REMEMBERED, Adjoint, adjoint_of
+from hpcstencil.adjoint.derivation import adjoint_of
+from hpcstencil.adjoint.problem import ADJOINT, GRADIENT, REMEMBERED, Adjoint
 from hpcstencil.config.settings import ObjectiveConfig
 from hpcstencil.distributed.device_grid import Body
 from hpcstencil.distributed.halo import Fields

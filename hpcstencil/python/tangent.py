@@ -12,8 +12,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hpcstencil.adjoint.derivation import adjoint_of
 from hpcstencil.adjoint.members import data_of_member, differing, single_runs
-from hpcstencil.adjoint.problem import TANGENT, adjoint_of, series_of
+from hpcstencil.adjoint.problem import TANGENT, series_of
 from hpcstencil.adjoint.run_steps import RunSteps, steps_of
 from hpcstencil.adjoint.tangent import Tangent, tangents_of
 from hpcstencil.distributed.halo import Fields

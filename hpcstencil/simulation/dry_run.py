@@ -10,10 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
+from hpcstencil.adjoint.derivation import adjoint_of
 from hpcstencil.adjoint.limits import plan_of_fit
 from hpcstencil.adjoint.members import data_of_member, differing, per_member, single_runs
 from hpcstencil.adjoint.plan import injects, plan_of, steps_at_once, taped
-from hpcstencil.adjoint.problem import Adjoint, Unknown, adjoint_of
+from hpcstencil.adjoint.problem import Adjoint, Unknown
 from hpcstencil.adjoint.run_steps import steps_of
 from hpcstencil.config.paths import stream_paths
 from hpcstencil.config.provenance import to_toml

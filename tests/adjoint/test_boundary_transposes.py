@@ -6,7 +6,7 @@ import pytest
 from support import problem_of
 from test_transposes import BOUND, MIXED, ROBIN, SHIFTED, differences, tables
 
-from hpcstencil.adjoint.problem import adjoint_of
+from hpcstencil.adjoint.derivation import adjoint_of
 from hpcstencil.validation.errors import InputError
 
 CHANNEL = {"x": "periodic", "y": {"dirichlet": "0.3 + x"}}

@@ -6,7 +6,7 @@ from gradients import differences_from_jax
 from random_problems import Author
 from support import problem_of
 
-from hpcstencil.adjoint.problem import adjoint_of
+from hpcstencil.adjoint.derivation import adjoint_of
 from hpcstencil.validation.errors import InputError
 
 BOUND = 1e-12

@@ -10,7 +10,7 @@ import sys
 PROGRAMS = """
 from pathlib import Path
 
-from hpcstencil.adjoint.problem import adjoint_of
+from hpcstencil.adjoint.derivation import adjoint_of
 from hpcstencil.backends.native.program import program
 from hpcstencil.config.reader import from_mapping
 from hpcstencil.problem.build import build

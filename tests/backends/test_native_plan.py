@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from support import problem_of
 
-from hpcstencil.adjoint.problem import adjoint_of
+from hpcstencil.adjoint.derivation import adjoint_of
 from hpcstencil.backends.native.step import all_stored, step_of
 from hpcstencil.simulation.prepared import Decomposed
 from hpcstencil.symbolic.expressions import Field, Halfway, Node, Pointwise

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from support import problem_of, simulation_of, stepped, steps_in_place
 
-from hpcstencil.adjoint.problem import adjoint_of
+from hpcstencil.adjoint.derivation import adjoint_of
 from hpcstencil.adjoint.tape import with_tape
 from hpcstencil.backends.native.compiler import begun
 from hpcstencil.backends.native.program import program, with_driver

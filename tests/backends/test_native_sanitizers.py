@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from support import problem_of
 
-from hpcstencil.adjoint.problem import adjoint_of
+from hpcstencil.adjoint.derivation import adjoint_of
 from hpcstencil.adjoint.tape import with_tape
 from hpcstencil.backends.native.compiler import LIBRARIES, SOURCES, compiler
 from hpcstencil.backends.native.passes import AXIS_OF

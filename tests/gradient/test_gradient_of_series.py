@@ -13,8 +13,8 @@ from test_reverse_sweep import LEAPFROG, METHODS, by_jax
 from test_reverse_sweep import tables as reaction
 
 import hpcstencil as hs
+from hpcstencil.adjoint.derivation import adjoint_of
 from hpcstencil.adjoint.hat_functions import HatFunctions
-from hpcstencil.adjoint.problem import adjoint_of
 from hpcstencil.gradient.verify import measured
 from hpcstencil.numerics.schedule import StepRange
 from hpcstencil.symbolic.expressions import Series, Time

@@ -10,8 +10,8 @@ from gradients import attempt, bytes_of, in_memory, members_from, without_tapes
 from support import hpcstencil, problem_of, simulation_of
 
 from hpcstencil.adjoint import plan as plan_module
+from hpcstencil.adjoint.derivation import adjoint_of
 from hpcstencil.adjoint.plan import first_on_tape
-from hpcstencil.adjoint.problem import adjoint_of
 from hpcstencil.adjoint.tape import with_tape
 from hpcstencil.config.provenance import to_toml
 from hpcstencil.config.reader import from_mapping

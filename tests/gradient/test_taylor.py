@@ -7,7 +7,7 @@ import pytest
 from gradients import differences_from_jax, sweep_of, taylor_slopes
 from support import problem_of, simulation_of
 
-from hpcstencil.adjoint.problem import adjoint_of
+from hpcstencil.adjoint.derivation import adjoint_of
 from hpcstencil.equations import EQUATIONS
 
 WALLS = {"dirichlet": 0.2}, {"neumann": 0.1}
