@@ -32,7 +32,7 @@ class AtTimes(Stream):
     """Calls ``act`` at each multiple of the time ``every`` that lies after the current time of ``stepping``."""
 
     def __init__(self, every: float, act: Callable[[], None], stepping: Stepping) -> None:
-        self.act, self.stepping, self.multiples = act, stepping, Multiples(every)
+        self.act, self.stepping, self.multiples = act, stepping, Multiples(every, to_end=True)
         self.multiples.go_past(stepping.schedule, stepping.clock)
 
     def steps_to_event(self, clock: Clock) -> int | None:

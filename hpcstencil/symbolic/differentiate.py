@@ -90,13 +90,14 @@ def over(a: Node, b: Node) -> Node:
 
 
 def _power(f: Node, x: tuple[Node, ...], d: tuple[Node, ...]) -> Node:
-    """The derivative of f = base ** exponent, given both with their derivatives."""
+    """The derivative of f = base ** exponent, given both with their derivatives. By the exponent, it is 0 where f is 0."""
     base, exponent = x
     slope = times(times(exponent, base ** (exponent - 1.0)), d[0])
     if isinstance(exponent, Constant):
         power = base if exponent.value == 2.0 else base ** Constant(exponent.value - 1.0)
         slope = times(times(exponent, power), d[0])
-    return plus(slope, times(times(f, Pointwise("log", (base,))), d[1]))
+    by_exponent = Pointwise("where", (Pointwise("equal", (f, ZERO)), ZERO, f * Pointwise("log", (base,))))
+    return plus(slope, times(by_exponent, d[1]))
 
 
 def derivative(tree: Node, variable: Node) -> Node:

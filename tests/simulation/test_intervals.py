@@ -47,6 +47,23 @@ def test_a_shortened_last_step_is_not_recorded_for_a_time_after_the_end():
     assert (found, count, between) == ([2, 4], 2, None)
 
 
+def test_a_multiple_at_the_end_is_that_of_a_shortened_last_step():
+    schedule, multiples = Schedule(end=1.0, fixed_dt=0.3), Multiples(0.5, to_end=True)
+    multiples.go_past(schedule, Clock())
+    assert multiples.steps_to_next(schedule, Clock()) == 2
+    multiples.go_past(schedule, Clock(step=2, time=0.6))
+    assert not multiples.are_reached(schedule, Clock(step=3, time=0.9))
+    assert multiples.are_reached(schedule, Clock(step=4, time=1.0))
+
+
+@pytest.mark.parametrize("every", [1e-30, 1e-12, 0.013, 0.5])
+def test_close_multiples_are_reached_at_every_step(every):
+    schedule, multiples = Schedule(end=10.0, fixed_dt=1.0), Multiples(every)
+    for step in range(10):
+        multiples.go_past(schedule, Clock(step=step, time=float(step)))
+        assert multiples.steps_to_next(schedule, Clock(step=step, time=float(step))) == 1
+
+
 def test_a_time_far_below_a_step_is_not_counted_up_to_it(monkeypatch):
     asked = []
     step_near = Schedule.step_near
