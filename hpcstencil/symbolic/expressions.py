@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from operator import attrgetter
 from typing import Any, ClassVar, TypeVar, Union, dataclass_transform
 
@@ -62,10 +63,21 @@ class Node:
         return frozenset(own).union(*map(attrgetter("axes"), self.children))
 
     @cached_property
+    def field_nodes(self) -> tuple[Field, ...]:
+        """The different nodes of fields in the tree, in a fixed order."""
+        own = (self,) if isinstance(self, Field) else ()
+        return tuple(dict.fromkeys(chain(own, *map(attrgetter("field_nodes"), self.children))))
+
+    @cached_property
     def field_names(self) -> frozenset[str]:
         """The names of the fields that the tree depends on."""
         own = (self.name,) if isinstance(self, Field) else ()
         return frozenset(own).union(*map(attrgetter("field_names"), self.children))
+
+    @cached_property
+    def depths(self) -> dict[Any, tuple[int, ...]]:
+        """What `Discretization.depth` has found for the tree, by its other arguments."""
+        return {}
 
     @cached_property
     def apart(self) -> tuple[Any, ...]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cache
 
 from hpcstencil.numerics.finite_differences import Stencil, biased, central, product, shifted, staggered
 from hpcstencil.symbolic.expressions import (
@@ -117,18 +116,19 @@ class Discretization:
         The reaches of nested operators add up. Operators on trees without fields count only if ``coordinates`` is true,
         because they read no cells outside the block, only coordinates.
         """
-        ndim = len(self.spacing)
+        depths = [self.depth(tree, coordinates) for tree in trees]
+        return tuple(max((d[axis] for d in depths), default=0) for axis in range(len(self.spacing)))
 
-        @cache
-        def depth(tree: Node) -> tuple[int, ...]:
-            below = [depth(child) for child in tree.children]
-            deepest = tuple(max((b[axis] for b in below), default=0) for axis in range(ndim))
+    def depth(self, tree: Node, coordinates: bool) -> tuple[int, ...]:
+        """The `radius` of one tree."""
+        known = tree.depths.get((self, coordinates))
+        if known is None:
+            below = [self.depth(child, coordinates) for child in tree.children]
+            known = tuple(max((b[axis] for b in below), default=0) for axis in range(len(self.spacing)))
             if isinstance(tree, OPERATORS) and (coordinates or varies(tree)):
-                return tuple(d + max(r) for d, r in zip(deepest, self.reach(tree), strict=True))
-            return deepest
-
-        depths = [depth(tree) for tree in trees]
-        return tuple(max((d[axis] for d in depths), default=0) for axis in range(ndim))
+                known = tuple(d + max(r) for d, r in zip(known, self.reach(tree), strict=True))
+            tree.depths[self, coordinates] = known
+        return known
 
 
 def constant_along(tree: Operator) -> bool:

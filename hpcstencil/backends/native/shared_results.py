@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from hpcstencil.backends.native.pass_statements import Scope, flattened
 from hpcstencil.backends.native.passes import Array, Part, Plan, Trials, value_of
-from hpcstencil.symbolic.expressions import OPERATORS, Convolution, Derivative, Field, Halfway, Neighbour, Node, walk
+from hpcstencil.symbolic.expressions import OPERATORS, Convolution, Derivative, Halfway, Neighbour, Node
 
 MERGED = (Derivative, Halfway, Convolution)  # operators whose stencils are merged with those of other terms of a sum
 FEWEST = 8  # statements per cell that must be saved by loading a result instead of computing it again
@@ -62,12 +62,8 @@ def has_same_value(plan: Plan, tree: Node, here: Scope, there: Scope) -> bool:
     """Return whether a tree has the same value in two scopes, down to the last bit."""
     if here.node != there.node or here.deep or there.deep:  # sums load deep arrays as a whole
         return False
-    for part in walk(tree):
-        if isinstance(part, Field):
-            array = here.held[part]
-            if array != there.held[part] or array in plan.injected:
-                return False
-    return True
+    arrays = [(here.held[part], there.held[part]) for part in tree.field_nodes]
+    return all(a == b and a not in plan.injected for a, b in arrays)
 
 
 def is_cheaper(trials: Trials, loading: Part, computing: Part) -> bool:
@@ -84,10 +80,18 @@ def computed_alone(root: Node) -> Iterator[Node]:
     found: dict[Node, None] = {}
     merged = set[Node]()
 
+    def merge(tree: Node) -> None:
+        pending = [tree]
+        while pending:
+            part = pending.pop()
+            if part not in merged:
+                merged.add(part)
+                pending.extend(part.children)
+
     def visit_terms(tree: Node) -> None:
         for _, _, term in flattened(tree):
             if isinstance(term, MERGED):
-                merged.update(walk(term))
+                merge(term)
             else:
                 visit(term)
 
@@ -96,7 +100,8 @@ def computed_alone(root: Node) -> Iterator[Node]:
             return
         found[tree] = None
         if isinstance(tree, OPERATORS):
-            merged.update(part for child in tree.children for part in walk(child))
+            for child in tree.children:
+                merge(child)
         elif flattened(tree) == [((), 1.0, tree)]:
             for child in tree.children:
                 visit(child)

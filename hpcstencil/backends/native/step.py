@@ -51,7 +51,6 @@ from hpcstencil.symbolic.expressions import (
     bottom_up,
     has_own_ghosts,
     varies,
-    walk,
 )
 
 # An operand, the time within the step, the arrays of its fields, and which of these arrays had values injected.
@@ -406,7 +405,7 @@ class Planner:
         read = operands(trees)
 
         def operand_key(operand: Node) -> OperandKey:
-            arrays = {part: held[part] for part in walk(operand) if isinstance(part, Field) and part in held}
+            arrays = {part: held[part] for part in operand.field_nodes if part in held}
             return operand, node, tuple(arrays.items()), tuple(n for n in arrays.values() if n in self.injected)
 
         held |= {tree: self.operands[key] for tree in read if (key := operand_key(tree)) in self.operands}
@@ -431,7 +430,9 @@ class Planner:
         arrays = {operand: len(self.arrays) + n for n, operand in enumerate(inner)}
         parts = [(list(trees.values()), {**held, **arrays})]
         for operand in inner:
-            parts.append(([operand], {**held, **{other: n for other, n in arrays.items() if other != operand}}))
+            others = dict(arrays)
+            del others[operand]
+            parts.append(([operand], {**held, **others}))
         return any(len(self.trials.of([part_of(made, known, node)]).lines) > SHORT for made, known in parts)
 
 
