@@ -22,7 +22,7 @@ from hpcstencil.distributed.windows import STEP_SIZE
 from hpcstencil.gradient import compose, resumable
 from hpcstencil.gradient.compose import samples_of
 from hpcstencil.gradient.members import Members, Total, members_of
-from hpcstencil.gradient.sweep import Sweep
+from hpcstencil.gradient.reverse_sweep import Sweep
 from hpcstencil.runtime.communicator import Communicator
 from hpcstencil.runtime.signals import Request
 from hpcstencil.simulation.event_loop import StopRequests

@@ -48,10 +48,9 @@ def verify(input_file: Path, overrides: tuple[str, ...], devices: int | None, ou
 
         local = agree(communicator, lambda: start_jax(count))
         own = agree(communicator, lambda: reduced(config))
-        say("measuring the orders of convergence, on small grids ...")
 
         def measured() -> tuple[list[Study], tuple[float, str] | None]:
-            orders = Orders(problem)
+            orders = Orders(problem, say)
             return [orders.in_space(), orders.in_time()], orders.source()
 
         studies, source = from_rank_0(communicator, measured)

@@ -1,7 +1,8 @@
 """Halos: padding of a block with the cells of its neighbours, one axis after the other.
 
 The strips of a later axis include the ghost cells of earlier axes, so that corners arrive without separate messages (as in
-ImplicitGlobalGrid's `update_halo!`). An `Exchange` turns strips into ghost cells.
+ImplicitGlobalGrid's `update_halo!`). An `Exchange` turns strips into ghost cells. Native code exchanges edges inside its passes
+instead, where it can (`backends/native/edge_exchange.py`).
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ class Equation(Protocol):
         """The time derivative of each field, as a tree, by the name of the field.
 
         ``f`` and ``p`` have the fields and the parameters as attributes, which are nodes of a tree, not arrays.
-        ``space`` has the operators, such as ``space.laplacian``. The method is called before the first step.
+        ``space`` has the operators, such as ``space.laplacian``. The method is called once, before the first step.
         """
         ...
 

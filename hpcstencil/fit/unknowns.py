@@ -15,7 +15,7 @@ from hpcstencil.distributed.halo import Fields
 from hpcstencil.fit.lbfgs import Box, Point, Vector
 from hpcstencil.gradient.members import SHARED, Members
 from hpcstencil.gradient.reuse_compiled import SweepFor
-from hpcstencil.gradient.sweep import Result, Sweep
+from hpcstencil.gradient.reverse_sweep import Result, Sweep
 from hpcstencil.numerics.topology import Range
 from hpcstencil.simulation.initial_state import lower_walls
 from hpcstencil.simulation.simulation import Simulation

@@ -15,9 +15,9 @@ from hpcstencil.adjoint.tape import recording
 from hpcstencil.config.settings import Config
 from hpcstencil.distributed.halo import Fields
 from hpcstencil.gradient.recording import recorded
+from hpcstencil.gradient.reverse_sweep import Sweep
 from hpcstencil.gradient.sample_derivatives import SampleDerivatives
 from hpcstencil.gradient.stored_states import WHAT, OnDisk, beside
-from hpcstencil.gradient.sweep import Sweep
 from hpcstencil.problem.problem import Problem
 from hpcstencil.runtime.communicator import Communicator, agree
 from hpcstencil.simulation.prepared import Decomposed

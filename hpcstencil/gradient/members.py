@@ -22,7 +22,7 @@ from hpcstencil.adjoint.tape import recording
 from hpcstencil.config.settings import Config
 from hpcstencil.distributed.halo import Fields
 from hpcstencil.gradient.compose import data_of, observed_of, planned, sweep_of
-from hpcstencil.gradient.sweep import Result, Sweep
+from hpcstencil.gradient.reverse_sweep import Result, Sweep
 from hpcstencil.io.array_file import ArrayInMemory
 from hpcstencil.problem.problem import Problem
 from hpcstencil.runtime.communicator import T, agree

@@ -15,8 +15,8 @@ from hpcstencil.gradient import checkpoint_identity, checkpoints
 from hpcstencil.gradient.checkpoints import GradientPosition
 from hpcstencil.gradient.members import Members, Total
 from hpcstencil.gradient.recording import stopped_while_recording
+from hpcstencil.gradient.reverse_sweep import Result, Sweep
 from hpcstencil.gradient.stored_states import WHAT, OnDisk, beside, list_states, remove_states
-from hpcstencil.gradient.sweep import Result, Sweep
 from hpcstencil.gradient.sweep_hooks import SweepHooks, SweepPosition
 from hpcstencil.runtime import signals
 from hpcstencil.runtime.communicator import Communicator, from_rank_0

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from hpcstencil.distributed.halo import Fields
-from hpcstencil.gradient.sweep import Result, Sweep
+from hpcstencil.gradient.reverse_sweep import Result, Sweep
 from hpcstencil.problem.parameter_files import Blocks
 from hpcstencil.simulation.simulation import Simulation
 

@@ -27,7 +27,7 @@ from hpcstencil.config.settings import Decomposition
 from hpcstencil.distributed.halo import Fields
 from hpcstencil.distributed.windows import STEP_SIZE
 from hpcstencil.gradient.members import Members, Total, compiled_like, members_of
-from hpcstencil.gradient.sweep import Sweep
+from hpcstencil.gradient.reverse_sweep import Sweep
 from hpcstencil.problem.problem import Problem
 from hpcstencil.runtime.communicator import Communicator, OneProcess, from_rank_0
 from hpcstencil.simulation.compose import with_kernel

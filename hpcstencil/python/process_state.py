@@ -74,8 +74,8 @@ class ThisProcess:
         count = wanted or self.default
         if count > len(self.devices):
             raise EnvironmentProblem(
-                f"decomposition.devices: expected at most {len(self.devices)}, with which jax has started in this process, but "
-                f"got {count}; call hs.configure(devices={count}) before the first Simulation"
+                f"decomposition.devices: expected at most {len(self.devices)}, the number with which JAX was started in this "
+                f"process, but got {count}; call hs.configure(devices={count}) before the first Simulation"
             )
         return self.devices[:count]
 

@@ -1,6 +1,6 @@
 """Reverse-mode derivatives of the steps of `sim.function`: `jax.grad` through the steps of any backend.
 
-The adjoint problem reverses one step after the other, as in `gradient.sweep`, here in JAX code that other JAX code may
+The adjoint problem reverses one step after the other, as in `gradient.reverse_sweep`, here in JAX code that other JAX code may
 contain. The states before all steps are stored.
 """
 

@@ -22,8 +22,8 @@ from hpcstencil.gradient.compose import data_of, observed_of
 from hpcstencil.gradient.members import SHARED, Members, compiled_like, members_of
 from hpcstencil.gradient.recording import recorded
 from hpcstencil.gradient.reuse_compiled import SweepFor
+from hpcstencil.gradient.reverse_sweep import Result, Sweep
 from hpcstencil.gradient.samples import Samples
-from hpcstencil.gradient.sweep import Result, Sweep
 from hpcstencil.gradient.tangent import Direction, TangentRun
 from hpcstencil.io.array_file import ArrayInMemory
 from hpcstencil.problem.problem import Problem

@@ -12,6 +12,7 @@ import numpy as np
 
 from hpcstencil.backends.backend import Recorder
 from hpcstencil.equations import HasPositiveFields
+from hpcstencil.numerics.integrators import MEMORY
 from hpcstencil.numerics.schedule import Leap
 from hpcstencil.problem.problem import Problem
 from hpcstencil.simulation.simulation import Simulation
@@ -105,9 +106,11 @@ class FiniteCheck:
                     raise InputError(
                         f"initial.{name}: the initial state is {where} (or beyond {precision}); correct the expression"
                     )
+                slope = name.endswith(MEMORY)
+                what = f"the time derivative of '{name.removesuffix(MEMORY)}'" if slope else f"'{name}'"
                 raise InputError(
-                    f"initial: expected an initial state for which '{name}' is finite, but it is {where}, perhaps as the root "
-                    "of a negative number or a quotient by 0; correct the initial state"
+                    f"initial: expected an initial state for which {what} is finite, but it is {where}, perhaps as the root "
+                    "of a negative number or a quotient by 0; correct the initial state, or the boundary conditions"
                 )
             what = f"field '{name}'" if name in state.fields else f"'{name}'"
             kept = "" if self.path is None else f". {self.path} keeps the snapshots before"

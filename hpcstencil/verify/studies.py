@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -122,11 +122,12 @@ def differences(found: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarr
 class Orders:
     """The convergence studies of one input, in space and in time, against a manufactured solution.
 
-    They run on small grids, on one device of this process, without communication. Raises the errors of `adapted`.
+    They run on small grids, on one device of this process, without communication. ``announce`` is called with a sentence before
+    each run. Raises the errors of `adapted`.
     """
 
-    def __init__(self, problem: Problem) -> None:
-        self.config, self.method = problem.config, problem.method
+    def __init__(self, problem: Problem, announce: Callable[[str], None]) -> None:
+        self.config, self.method, self.announce = problem.config, problem.method, announce
         config = self.config
         ndim = config.grid.ndim
         self.coarsest = min(COARSEST[ndim] + 2 * config.numerics.order, 4 * COARSEST[ndim])
@@ -185,6 +186,7 @@ class Orders:
         order = self.config.numerics.order
         sizes, errors = tuple(round(self.coarsest * factor) for factor in REFINED), []
         for cells in sizes:
+            self.announce(f"measuring the order in space: {cells} cells per axis ...")
             time = replace(self.adaptive(1e-12), end=self.duration)
             run = self.problem(cells, time)
             errors.append(differences(_adaptively(run.problem), run.at(self.duration)))
@@ -201,9 +203,11 @@ class Orders:
         name = self.config.numerics.integrator
         reach = max(1.0, 2.0 / max(stability_limits(self.method)))  # shorter steps for a smaller stability region
         counts = tuple(math.ceil(reach * count) for count in STEPS)
+        self.announce("measuring the order in time: the reference ...")
         exact = self.problem(self.coarsest, replace(self.adaptive(1e-13), end=self.duration))
         expected, errors = _adaptively(exact.problem), []
         for count in counts:
+            self.announce(f"measuring the order in time: {count} steps ...")
             time = TimeConfig(self.duration, dt=self.duration / count)
             problem = self.problem(self.coarsest, time, name).problem
             simulation = alone(problem)

@@ -16,8 +16,8 @@ from hpcstencil.adjoint.checkpointing import Advance, actions
 from hpcstencil.adjoint.plan import BESIDE_ARRAYS
 from hpcstencil.checkpoint.paths import list_checkpoints
 from hpcstencil.gradient import resumable
+from hpcstencil.gradient.reverse_sweep import Sweep
 from hpcstencil.gradient.stored_states import WHAT, OnDisk, beside, list_states
-from hpcstencil.gradient.sweep import Sweep
 from hpcstencil.simulation.event_loop import StopRequests
 from hpcstencil.validation.errors import InputError, NumericsError
 

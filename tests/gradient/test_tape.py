@@ -15,7 +15,7 @@ from hpcstencil.adjoint.plan import first_on_tape
 from hpcstencil.adjoint.tape import with_tape
 from hpcstencil.config.provenance import to_toml
 from hpcstencil.config.reader import from_mapping
-from hpcstencil.gradient.sweep import Sweep
+from hpcstencil.gradient.reverse_sweep import Sweep
 
 WAVE = {
     "grid": {"shape": [41, 30], "upper": [4.1, 3.0]},
