@@ -126,7 +126,7 @@ class Orders:
     each run. Raises the errors of `adapted`.
     """
 
-    def __init__(self, problem: Problem, announce: Callable[[str], None]) -> None:
+    def __init__(self, problem: Problem, announce: Callable[[str], None] = lambda sentence: None) -> None:
         self.config, self.method, self.announce = problem.config, problem.method, announce
         config = self.config
         ndim = config.grid.ndim
