@@ -17,16 +17,17 @@ from hpcstencil.adjoint.tape import recording, with_tape
 from hpcstencil.numerics.schedule import StepRange
 from hpcstencil.numerics.topology import Topology
 from hpcstencil.problem.decomposition import most_steps
-from hpcstencil.problem.problem import Problem
 from hpcstencil.symbolic.differentiate import ZERO
+from hpcstencil.symbolic.expressions import walk
 from hpcstencil.validation.errors import InputError
 from hpcstencil.validation.messages import shown
 
 MOVING = 4  # states in memory if they are stored on disk: one that steps begin with, and three while one is read
 BESIDE_ARRAYS = 2**14  # bytes of the file of a state beside its arrays, mostly less: tables of HDF5 and attributes
 FEWEST = 32  # steps on the tape at once; calls of fewer spend much of their time on loading and storing fields
-MOST_TAPE = 2_000_000_000  # bytes of a tape on each process, if the input gives no memory and states take less
+MOST_TAPE = 2_000_000_000  # bytes of a tape or of states on each process, if the input gives no memory
 MOST = {1: 16, 2: 16, 3: 4}  # most stages of steps to reverse together, by axes: more need more memory than caches have
+MOST_OPERATIONS = 700  # in all these stages: more also take long to compile (measured by hand)
 
 
 @dataclass(frozen=True)
@@ -173,17 +174,26 @@ def steps_at_once(adjoint: Adjoint, topology: Topology, kernel: str, injected: b
         return 1
     if adjoint.conditions_follow_time:  # native code computes the ghost cells of an array at one time
         return 1
-    most = MOST[topology.ndim] // (1 if separate(method) else _stages(adjoint.forward))
+    most = min(MOST[topology.ndim], MOST_OPERATIONS // _operations(adjoint)) // _stages_of_step(adjoint)
     counts = [n for n in range(1, most + 1) if most_steps(adjoint.reversing(topology, n), topology)]
     steps = _added_every(adjoint, injected) or steps_of(adjoint.forward).total
     # the fewest groups, as `groups_of` makes them; of these counts, that which leaves the fewest steps alone
     return min(counts or [1], key=lambda n: (steps // n + steps % n, steps % n, -n))
 
 
-def _stages(problem: Problem) -> int:
-    """The number of stages of a step, without those that move only memories of absorbing layers."""
+def _stages_of_step(adjoint: Adjoint) -> int:
+    """The number of stages of a step that count for `MOST`: without those that move only memories of absorbing layers."""
+    problem = adjoint.forward
+    if separate(problem.method):
+        return 1
     groups = {group for name, group in problem.groups.items() if name not in problem.begin_at_zero}
     return sum(stage.group is None or stage.group in groups for stage in problem.method.stages)
+
+
+def _operations(adjoint: Adjoint) -> int:
+    """The number of different operations in the time derivatives and their transposes, at least 1."""
+    trees = (*adjoint.forward.slopes.values(), *adjoint.reverse_rhs.values())
+    return max(1, len({part for tree in trees for part in walk(tree) if part.children}))
 
 
 def _added_every(adjoint: Adjoint, injected: bool) -> int | None:
@@ -214,10 +224,21 @@ def groups_of(
             done += count
 
 
+def _states_without_limit(adjoint: Adjoint, topology: Topology, groups: int, steps: int) -> int:
+    """The number of states to store if the input sets no limit: one for each of the ``groups`` of all ``steps``.
+
+    If `MOST_OPERATIONS` forbids groups of `MOST` stages, states beyond `MOST_TAPE` are stored for groups of that size only.
+    """
+    if adjoint.conditions_follow_time or _operations(adjoint) * MOST[topology.ndim] <= MOST_OPERATIONS:
+        return groups
+    larger = max(1, MOST[topology.ndim] // _stages_of_step(adjoint))
+    return min(groups, max(-(-steps // larger), MOST_TAPE // state_bytes(adjoint, topology)))
+
+
 def plan_of(adjoint: Adjoint, topology: Topology, at_once: int, injected: bool, run: RunSteps) -> SweepPlan:
     """The plan for the steps of a ``run`` on the blocks of ``topology``, from [gradient].
 
-    ``at_once`` and ``injected`` are `steps_at_once` and `injects`. Without a limit there, every state that is needed is stored.
+    ``at_once`` and ``injected`` are `steps_at_once` and `injects`.
 
     Raises InputError if the memory that is given has no room for a state.
     """
@@ -243,7 +264,7 @@ def plan_of(adjoint: Adjoint, topology: Topology, at_once: int, injected: bool, 
         return SweepPlan(groups, 0, size, beside)
     starts = [0, *itertools.accumulate(groups)]
     tape, again = tape_bytes(adjoint, topology, at_once), first_on_tape(starts, at_once) if adjoint.tape else 0
-    states = gradient.checkpoints or len(groups)
+    states = gradient.checkpoints or _states_without_limit(adjoint, topology, len(groups), run.total)
     if gradient.memory is not None or adjoint.tape is not None:
         states = (memory_of(adjoint, topology) - tape) // size
         if not states:
