@@ -50,9 +50,8 @@ LARGE = 10**9  # operations, more than any group has
 def simulation(case: str) -> Any:
     """Return the simulation of a row."""
     cells, dt, tables = CASES[case]
-    size = {"upper": [1.0, 1.0]} if not case.startswith("Gray") else {}
-    step = dt / cells
-    return hs.Simulation({**tables, "grid": {"shape": [cells] * 2, **size}, "time": {"dt": step, "end": STEPS * step}})
+    grid, step = {"shape": [cells] * 2, "upper": [1.0, 1.0]}, dt / cells
+    return hs.Simulation({**tables, "grid": grid, "time": {"dt": step, "end": STEPS * step}})
 
 
 def seconds(sim: Any) -> float:

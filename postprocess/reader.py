@@ -303,8 +303,10 @@ def _require_file(path: Path) -> None:
         raise FileProblem(f"{path} does not exist: {wanted}.") from None
     except OSError as error:
         raise FileProblem(f"{path} cannot be read: {error.strerror}; {wanted}.") from error
+    if stat.S_ISDIR(mode):
+        raise FileProblem(f"{path} is a directory: {wanted}; for a sweep, use hpcstencil sweep collect {path}.")
     if not stat.S_ISREG(mode):  # to open a pipe could take for ever
-        raise FileProblem(f"{path} is a {'directory' if stat.S_ISDIR(mode) else 'device or pipe'}: {wanted}.")
+        raise FileProblem(f"{path} is a device or pipe: {wanted}.")
 
 
 def _require_hdf5(path: Path) -> None:

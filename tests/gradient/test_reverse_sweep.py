@@ -10,6 +10,7 @@ from gradients import several_at_once, sweep_of, taylor_slopes
 from jax import lax
 from support import integrated
 
+import hpcstencil as hs
 from hpcstencil.adjoint.checkpointing import Advance, actions, steps_taken
 from hpcstencil.backends.xla.array_code import array_code
 from hpcstencil.gradient.compose import planned
@@ -365,6 +366,24 @@ def test_derivatives_that_are_not_finite_are_reported():
     blown = sweep.forward.put({"u": np.full(6, np.inf, np.float32)})
     with pytest.raises(NumericsError, match="objective: expected a finite value"):
         sweep(blown, 1)
+
+
+def test_a_power_that_is_0_does_not_change_with_its_exponent():
+    def objective_at(p):
+        tables = {
+            "grid": {"shape": [20], "upper": [1.0]},
+            "equation": {"name": "custom", "p": p, "rhs": {"u": "-abs(u)**p"}},
+            "initial": {"u": "maximum(x - 0.5, 0)"},  # 0 in half of the cells
+            "numerics": {"precision": "float64"},
+            "time": {"end": 0.2, "dt": 0.02},
+            "objective": {"J": "integral(u**2)"},
+            "gradient": {"of": ["equation.p"]},
+        }
+        with hs.Simulation(tables) as sim:
+            return sim.value_and_gradient()
+
+    (below, _), (_, found), (above, _) = map(objective_at, (1.7 - 1e-5, 1.7, 1.7 + 1e-5))
+    assert found["equation.p"] == pytest.approx((above - below) / 2e-5, rel=1e-8)
 
 
 def test_a_rate_that_is_0_in_many_cells_does_not_make_the_gradient_0_there():

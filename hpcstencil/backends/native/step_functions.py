@@ -179,16 +179,25 @@ class StepFunctions:
         """Return the reductions of ``trees``, whose extrema and sums native code finds. Collective."""
         if self.members and not self.problem.has_common_steps:
             return self.array.reductions(needs, trees, None)
-        made, values = ValueProgram.of(self.program, self.problem, trees), dict[Node, ValueTree]()
-        if made.trees:
+        rows, values = ValueProgram.of(self.program, self.problem, trees), dict[Node, ValueTree]()
+        if rows.trees:
             with suppress(Unsupported):
-                values = made.loaded()
+                values = rows.loaded()
             if self.communicator.any(not values):
                 values = {}
-        one_call = self.one_block and (self.alone or self.adaptive)
-        given = self.code.library, self.program.fields, trees, one_call, self.records, made, values
-        diagnosed = self._compiled(self.values.diagnosed, trees)
-        reducer = ByNative(self.device_grid, *given, diagnosed, self.recorded[OF_SUMS] is not None, self.members)
+        reducer = ByNative(
+            device_grid=self.device_grid,
+            library=self.code.library,
+            fields=self.program.fields,
+            trees=trees,
+            while_stepping=self.one_block and (self.alone or self.adaptive),
+            records=self.records,
+            value_program=rows,
+            values=values,
+            stencil_values=self._compiled(self.values.diagnosed, trees),
+            records_stencils=self.recorded[OF_SUMS] is not None,
+            members=self.members,
+        )
         return self.array.reductions(needs, trees, reducer)
 
     def cellwise(self, needs: Needs, trees: Sequence[Node]) -> Cellwise:

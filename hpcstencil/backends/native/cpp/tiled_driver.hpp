@@ -24,7 +24,8 @@ struct Tiles : Plan {
         job.pipeline = &pipeline_of(k);
         job.first = first_step(k);
         for (int a = 0; a < AXES; a++) job.parts[a] = blocking.parts[a];
-        job.given = k == 0, job.last = k + 1 == sweeps, job.has_neighbours = needs_ghosts(call) && (k == 0 || call.edges);
+        job.given = k == 0, job.last = k + 1 == sweeps;
+        job.has_neighbours = needs_ghosts(call) && (k == 0 || call.edges);
         job.stores_edges = call.edges && k + 1 < sweeps;
         job.keeps_zeros = k >= 2 || (aliased && buffer(k, moving) == (real*)call.results[moving]);
         job.moving = moving;
