@@ -372,7 +372,7 @@ def parts_of_groups(
     for group in sorted(set(problem.groups.values())) if one_by_one(problem.method) else ():
         own = {name: tree for name, tree in rates.items() if problem.groups[name] == group}
         found = derivatives(own, {name: Field(ADJOINT + name) for name in own}, ADJOINT)
-        parts[group] = {name: tree for name, tree in found.items() if tree != ZERO}
+        parts[group] = not_zero(found)
     return parts
 
 

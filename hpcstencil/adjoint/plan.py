@@ -18,7 +18,6 @@ from hpcstencil.numerics.schedule import StepRange
 from hpcstencil.numerics.topology import Topology
 from hpcstencil.problem.decomposition import most_steps
 from hpcstencil.symbolic.differentiate import ZERO
-from hpcstencil.symbolic.expressions import walk
 from hpcstencil.validation.errors import InputError
 from hpcstencil.validation.messages import shown
 
@@ -174,7 +173,7 @@ def steps_at_once(adjoint: Adjoint, topology: Topology, kernel: str, injected: b
         return 1
     if adjoint.conditions_follow_time:  # native code computes the ghost cells of an array at one time
         return 1
-    most = min(MOST[topology.ndim], MOST_OPERATIONS // _operations(adjoint)) // _stages_of_step(adjoint)
+    most = min(MOST[topology.ndim], MOST_OPERATIONS // adjoint.operations) // _stages_of_step(adjoint)
     counts = [n for n in range(1, most + 1) if most_steps(adjoint.reversing(topology, n), topology)]
     steps = _added_every(adjoint, injected) or steps_of(adjoint.forward).total
     # the fewest groups, as `groups_of` makes them; of these counts, that which leaves the fewest steps alone
@@ -188,12 +187,6 @@ def _stages_of_step(adjoint: Adjoint) -> int:
         return 1
     groups = {group for name, group in problem.groups.items() if name not in problem.begin_at_zero}
     return sum(stage.group is None or stage.group in groups for stage in problem.method.stages)
-
-
-def _operations(adjoint: Adjoint) -> int:
-    """The number of different operations in the time derivatives and their transposes, at least 1."""
-    trees = (*adjoint.forward.slopes.values(), *adjoint.reverse_rhs.values())
-    return max(1, len({part for tree in trees for part in walk(tree) if part.children}))
 
 
 def _added_every(adjoint: Adjoint, injected: bool) -> int | None:
@@ -229,7 +222,7 @@ def _states_without_limit(adjoint: Adjoint, topology: Topology, groups: int, ste
 
     If `MOST_OPERATIONS` forbids groups of `MOST` stages, states beyond `MOST_TAPE` are stored for groups of that size only.
     """
-    if adjoint.conditions_follow_time or _operations(adjoint) * MOST[topology.ndim] <= MOST_OPERATIONS:
+    if adjoint.conditions_follow_time or adjoint.operations * MOST[topology.ndim] <= MOST_OPERATIONS:
         return groups
     larger = max(1, MOST[topology.ndim] // _stages_of_step(adjoint))
     return min(groups, max(-(-steps // larger), MOST_TAPE // state_bytes(adjoint, topology)))

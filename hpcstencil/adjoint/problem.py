@@ -197,6 +197,12 @@ class Adjoint:
         return set[Node]().union(*(parts_of(tree, self.problem.faces) for tree in trees))
 
     @cached_property
+    def operations(self) -> int:
+        """The number of different operations in the time derivatives and their transposes, at least 1."""
+        trees = (*self.forward.slopes.values(), *self.reverse_rhs.values())
+        return max(1, len({part for tree in trees for part in walk(tree) if part.children}))
+
+    @cached_property
     def injected(self) -> dict[str, tuple[str, ...]]:
         """The fields adjoint.u to which the derivatives with respect to samples are added with constant weights, each with the
         tables of these receivers. They are all that samples add to; else this is empty, as without receivers.

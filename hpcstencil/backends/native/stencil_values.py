@@ -240,13 +240,12 @@ class ValuesOfRun:
     ) -> list[StencilValues | None]:
         """Return what `recorded` does; none if ``steps`` steps would have to read beyond halos of these ``widths`` for it."""
         recorded = self.recorded(library, ndim)
-        none: list[StencilValues | None] = [None for _ in recorded]
-        more = self.more_reach(library, ndim, steps) if steps else None
-        if more is None:
-            return none
-        own = reach_in(library, ndim, steps) if any(widths) else more
-        fit = all(w == 0 or n + m <= w for n, m, w in zip(own, more, widths, strict=True))
-        return recorded if fit else none
+        if steps and any(recorded):
+            more = more_reach(recorded, library, self.fields, ndim, steps)
+            own = reach_in(library, ndim, steps) if any(widths) else more
+            if all(w == 0 or n + m <= w for n, m, w in zip(own, more, widths, strict=True)):
+                return recorded
+        return [None for _ in recorded]
 
 
 def more_reach(
