@@ -50,6 +50,12 @@ Attempt = Callable[["Fields", "Parameters", "StepRange", "Fields"], "tuple[Field
 # The others are kept; ``room`` is memory for their results, by name, or empty.
 Into = Callable[["Fields", "Fields", "Parameters", "StepRange"], "Fields"]
 
+# () -> the steps that follow those which a compiled call has just taken; None if the call must end. Raises nothing.
+NextSteps = Callable[[], "StepRange | None"]
+# (error of the step that a compiled call has just attempted) -> (whether it is accepted, the next one to attempt; None if the
+# call must end). Raises nothing.
+NextAttempt = Callable[[float], "tuple[bool, StepRange | None]"]
+
 # (fields, parameters, t) -> one array per tree with its value in every cell, laid out like a field. Collective.
 Cellwise = Callable[["Fields", "Parameters", "Number"], "list[jax.Array]"]
 
@@ -239,6 +245,13 @@ class Steps:
         None, ``advance`` itself serves. Neither works there unless the exchange is `Exchange.fused`.
     into
         The form of ``advance`` that stores results in other memory. None if the backend has no use for it.
+    choosing
+        ``choosing(next_steps)`` returns a context in which calls of ``into`` go on: after its steps, a call takes those that
+        ``next_steps()`` returns, as long as it returns any. The call overwrites the fields that it is given, and recorders
+        record anew what they expect at that time. It must end in the context. None if the backend cannot.
+    choosing_attempts
+        ``choosing_attempts(next_attempt)`` is the same for calls of ``attempt``. After a rejected step, the next one begins at
+        the state before it. None if the backend cannot.
     storing
         ``storing(rooms)`` returns a context in which one call of ``advance`` or ``into`` also stores the states after some of
         its steps. ``rooms`` maps numbers of steps, in the clock of the call's `StepRange`, to arrays of the fields that change.
@@ -269,6 +282,8 @@ class Steps:
     first_cells: int = 1
     inside: Callable[[], Advance] | None = None
     into: Into | None = None
+    choosing: Callable[[NextSteps], AbstractContextManager[None]] | None = None
+    choosing_attempts: Callable[[NextAttempt], AbstractContextManager[None]] | None = None
     storing: Callable[[ArraysByStep], AbstractContextManager[None]] | None = None
     replaying: Callable[[ArraysByStep], AbstractContextManager[None]] | None = None
     injection: Callable[[int], Injection] | None = None

@@ -75,7 +75,8 @@ def stable_dt(problem: Problem, largest: Mapping[str, float]) -> float:
     """
     config, bounds, equation = problem.config, SimpleNamespace(**problem.bounds), cast(SupportsCfl, problem.equation)
     rates = rates_of(equation, config.equation.in_file, bounds, largest, config.grid.ndim)
-    rates = replace(rates, reaction=rates.reaction + problem.damping)
+    if problem.damping:
+        rates = replace(rates, reaction=rates.reaction + problem.damping)
     return stable_step(rates, problem.method, config.numerics.order, config.grid.spacing)
 
 
@@ -96,3 +97,17 @@ def cfl_step(problem: Problem, largest: Mapping[str, float]) -> float:
         raise InputError("time.cfl: nothing in this equation limits the step (all its rates are 0); give time.dt")
     assert time.cfl is not None
     return min(time.cfl * stable, time.end)
+
+
+def cfl_steps(problem: Problem, low: np.ndarray, high: np.ndarray) -> list[float]:
+    """The step sizes for `time.cfl`, as of `cfl_step`: a list with one entry, or one per member with its own steps.
+
+    ``low`` and ``high`` are the extremes of ``problem.measured``, of shape (quantities,) or (quantities, members). Raises
+    InputError as `cfl_step` does.
+    """
+    each = problem.members or (problem,)
+    largest = np.maximum(np.abs(low), np.abs(high)).reshape(len(problem.measured), len(each))
+    return [
+        cfl_step(own, dict(zip(problem.measured, of_own, strict=True)))
+        for own, of_own in zip(each, largest.T.tolist(), strict=True)
+    ]

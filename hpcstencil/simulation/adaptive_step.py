@@ -10,20 +10,24 @@ every decomposition.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hpcstencil.backends.backend import Attempt, Reductions, Steps
+from hpcstencil.backends.backend import Attempt, NextAttempt, Reductions, Steps
 from hpcstencil.distributed.halo import Fields
 from hpcstencil.numerics.integrators import Method
 from hpcstencil.numerics.schedule import Clock, Leap, Schedule, StepRange
 from hpcstencil.problem.problem import Problem
 from hpcstencil.symbolic.expressions import Field
 from hpcstencil.validation.errors import NumericsError
+
+# (clock of a state, step to attempt from there) -> whether it may follow without a return from the compiled call
+MayFollow = Callable[[Clock, Leap], bool]
 
 SAFETY, LEAST_FACTOR, MOST_FACTOR = 0.9, 0.2, 5.0
 LEAST_ERROR = 1e-4  # lower bound of the previous error in the controller: one lucky step is not trusted
@@ -59,6 +63,9 @@ class Control:
         Reduces the time derivatives and the fields, to estimate the size of the first step.
     schedule
         Shortens steps that would pass an output time or the end.
+    choosing
+        Lets a call of ``attempt``, or of ``attempt_of_member`` if there is one, go on with further attempts. None if it
+        cannot (`Steps.choosing_attempts`).
     room
         Fields that are not needed any more. The next attempt may store its results there.
     """
@@ -68,6 +75,7 @@ class Control:
     changes: Reductions
     schedule: Schedule
     attempt_of_member: Attempt | None = None
+    choosing: Callable[[NextAttempt], AbstractContextManager[None]] | None = None
     room: Fields = field(default_factory=dict, compare=False)
 
     @staticmethod
@@ -80,6 +88,7 @@ class Control:
             changes=steps.reductions(problem.needs(problem.right_hand_sides()), (*problem.trees.values(), *fields)),
             schedule=problem.schedule(),
             attempt_of_member=steps.attempt_of_member() if problem.members and steps.attempt_of_member else None,
+            choosing=steps.choosing_attempts,
         )
 
     def of_members(self) -> list[Control]:
@@ -101,6 +110,25 @@ class Control:
             fields, clocks, rejected = self.attempted(fields, clocks, rejected, [True])
             if not rejected[0]:
                 return fields, clocks[0]
+
+    def steps(self, fields: Fields, clock: Clock, may_follow: MayFollow) -> tuple[Fields, Clock]:
+        """Take the next step that meets the tolerance, and those that ``may_follow``. Collective.
+
+        Return the fields and the clock after them. No step follows if the backend cannot go on within a call. Fields and
+        errors are as in `step`, but a step that follows and collapses ends the call before it.
+        """
+        if self.choosing is None:
+            return self.step(fields, clock)
+        (clock,) = self.begun(fields, (clock,))
+        self.check_progress(clock)
+        attempts = Attempts(self, clock, self.tried(clock, clock.measured_dt), may_follow)
+        with self.choosing(attempts.next):
+            after, _ = self.attempt(fields, self.problem.parameters, attempts.leap.steps, dict(self.room))
+        self.room.clear()
+        self.room.update(fields)
+        if attempts.error is not None:
+            raise attempts.error
+        return after, attempts.clock
 
     def attempted(
         self, fields: Fields, clocks: Sequence[Clock], rejected: Sequence[bool], active: Sequence[bool]
@@ -136,15 +164,21 @@ class Control:
         self.room.update(unused)
         return fields, tuple(clock for clock, _ in decided), [no for _, no in decided]
 
+    def has_collapsed(self, clock: Clock) -> bool:
+        """Return whether the next step to attempt is too short to change the time."""
+        dt = clock.measured_dt
+        return dt < COLLAPSED * self.problem.config.time.end or clock.time + dt == clock.time
+
     def check_progress(self, clock: Clock) -> None:
         """Raise NumericsError if the next step to attempt is too short to change the time."""
-        dt, problem = clock.measured_dt, self.problem
-        if dt < COLLAPSED * problem.config.time.end or clock.time + dt == clock.time:
-            raise NumericsError(
-                f"the step collapsed to {dt:.3g} at step {clock.step}, t = {clock.time:g}, after {clock.rejected} rejected "
-                f"ones: no step meets time.tolerance = {problem.config.time.tolerance:g}, as happens where a solution "
-                "blows up or jumps; allow a larger tolerance, or check the equation there"
-            )
+        if not self.has_collapsed(clock):
+            return
+        dt, tolerance = clock.measured_dt, self.problem.config.time.tolerance
+        raise NumericsError(
+            f"the step collapsed to {dt:.3g} at step {clock.step}, t = {clock.time:g}, after {clock.rejected} rejected "
+            f"ones: no step meets time.tolerance = {tolerance:g}, as happens where a solution "
+            "blows up or jumps; allow a larger tolerance, or check the equation there"
+        )
 
     def decided(self, clock: Clock, leap: Leap, error: float, rejected: bool) -> tuple[Clock, bool]:
         """Return (clock after an attempt, whether it was rejected), from its estimated ``error``.
@@ -194,6 +228,32 @@ class Control:
             change, value = (slope / (1 + size)).max(), (size / (1 + size)).max()
             steps.append(float(min(end, FIRST_FRACTION * max(value, 1e-5) / change)))
         return steps
+
+
+class Attempts:
+    """The steps that one call attempts: that of ``leap`` at ``clock``, and those chosen while it runs.
+
+    ``clock`` is that of the last accepted state. ``error`` is what was raised in between; it cannot pass through compiled code.
+    """
+
+    def __init__(self, control: Control, clock: Clock, leap: Leap, may_follow: MayFollow) -> None:
+        self.control, self.clock, self.leap, self.may_follow = control, clock, leap, may_follow
+        self.rejected = False
+        self.error: BaseException | None = None
+
+    def next(self, error: float) -> tuple[bool, StepRange | None]:
+        """Return (whether the last attempt is accepted, the next one), see `backend.NextAttempt`."""
+        control = self.control
+        try:
+            self.clock, self.rejected = control.decided(self.clock, self.leap, error, self.rejected)
+            if control.has_collapsed(self.clock):
+                return not self.rejected, None  # the next call raises the error
+            self.leap = control.tried(self.clock, self.clock.measured_dt)
+            follows = self.rejected or self.may_follow(self.clock, self.leap)
+        except BaseException as raised:
+            self.error = raised
+            follows = False
+        return not self.rejected, self.leap.steps if follows else None
 
 
 @jax.jit

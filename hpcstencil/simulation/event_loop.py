@@ -70,7 +70,7 @@ class Run:
         Raises NumericsError if the solution blows up.
         """
         stepping = self.stepping
-        steps = stepping.advance(self.announce, self.steps_to_event(limit), self.time_of_event())
+        steps = stepping.advance(self.announce, self.steps_to_event(limit), self.time_of_event(), self.is_quiet)
         clock = stepping.clock
         stepping.simulation.communicator.watch.step(clock.step)
         for stream in self.streams:
@@ -109,6 +109,10 @@ class Run:
         """
         for stream in reversed(self.streams):
             stream.before(state, leap)
+
+    def is_quiet(self, leap: Leap) -> bool:
+        """Return whether no stream acts on a state that the steps of ``leap`` reach."""
+        return not any(stream.acts_in(leap) for stream in self.streams)
 
     def steps_to_event(self, limit: int | None = None) -> int | None:
         """Return the steps until the next event of a stream that counts steps, at most ``limit``; None without either."""

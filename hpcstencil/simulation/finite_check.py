@@ -44,18 +44,28 @@ class FiniteCheck:
         if self.recorder is None:
             yield
             return
-        after, steps = leap.after, leap.steps
-        self.recorder.expect(after.step, 1, after.step - steps.first - steps.count, [after.time])
+        self.expect(leap)
         try:
             yield
         finally:
             self.recorder.expect_nothing()  # another simulation may run the same program before the next call
 
+    def expect(self, leap: Leap) -> None:
+        """Let a compiled call find the extremes of the state after the steps of ``leap``. There must be a recorder."""
+        assert self.recorder is not None
+        after, steps = leap.after, leap.steps
+        self.recorder.expect(after.step, 1, after.step - steps.first - steps.count, [after.time])
+
+    def taken(self) -> Extremes:
+        """Return what a compiled call has found. Collective. There must be a recorder."""
+        assert self.recorder is not None
+        (found,) = self.recorder.taken(1)
+        return found.low, found.high, found.broken
+
     def reached(self, state: State) -> None:
         """Take what the last call has found, which has ended with this ``state``. Collective."""
         if self.recorder is not None:
-            (found,) = self.recorder.taken(1)
-            self.known = weakref.ref(state), (found.low, found.high, found.broken)
+            self.known = weakref.ref(state), self.taken()
 
     def after_steps(self, state: State) -> None:
         """Check the ``state`` after some steps. Collective. Raises the same errors as `extremes`.

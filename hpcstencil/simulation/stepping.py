@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -14,12 +15,13 @@ import numpy as np
 from hpcstencil.distributed.halo import Fields
 from hpcstencil.numerics.schedule import Clock, Leap, Schedule, StepRange, steps_to_reach, together
 from hpcstencil.problem.problem import SHORT_CALL
-from hpcstencil.problem.stability import cfl_step
+from hpcstencil.problem.stability import cfl_step, cfl_steps
 from hpcstencil.runtime.communicator import Communicator
 from hpcstencil.runtime.stopwatch import Stopwatch
 from hpcstencil.runtime.walltime import CALL
 from hpcstencil.simulation.adaptive_step import Control
 from hpcstencil.simulation.finite_check import FiniteCheck
+from hpcstencil.simulation.further_steps import FurtherSteps, IsQuiet
 from hpcstencil.simulation.simulation import Simulation
 from hpcstencil.simulation.state import State
 
@@ -100,12 +102,7 @@ class Stepping:
         due = [not clock.measured_dt or self._steps_to_measurement(clock) == 0 for clock in clocks]
         if any(due):
             with self.stopwatch.during("step size"):
-                low, high = self.finite.extremes(state)
-            largest = np.maximum(np.abs(low), np.abs(high)).reshape(len(problem.measured), len(clocks))
-            steps = [
-                cfl_step(own, dict(zip(problem.measured, each, strict=True)))
-                for own, each in zip(problem.members or (problem,), largest.T.tolist(), strict=True)
-            ]
+                steps = cfl_steps(problem, *self.finite.extremes(state))
             clocks = tuple(
                 self.schedule.measured(clock, dt) if now else clock
                 for clock, dt, now in zip(clocks, steps, due, strict=True)
@@ -123,27 +120,37 @@ class Stepping:
         most = most if until is None else min(most, steps_to_reach(until, clock, dt))
         return min(most, self._steps_to_measurement(clock)) if self.simulation.problem.step_follows_solution else most
 
-    def advance(self, announce: Announce, limit: int | None = None, until: float | None = None) -> int:
+    def advance(
+        self,
+        announce: Announce,
+        limit: int | None = None,
+        until: float | None = None,
+        is_quiet: IsQuiet | None = None,
+    ) -> int:
         """Take steps for about CALL seconds, and return their number, summed over members that take their own.
 
         They end at the next event of the schedule at the latest, after at most ``limit`` steps, or with the first step at or
         past the time ``until``. If the end of the steps is known in advance, ``announce`` is called first, with the state and
-        the steps. Raises InputError or NumericsError, on all processes, see `step_sizes` and `Control.step`.
+        the steps. After steps for which ``is_quiet`` returns True, others for which it does so may follow without being
+        announced (`FurtherSteps`). Raises InputError or NumericsError, on all processes, see `step_sizes` and `Control.step`.
         """
         if self.simulation.control is not None:
-            return self._advance_controlled(self.simulation.control, announce, limit, until)
+            return self._advance_controlled(self.simulation.control, announce, limit, until, is_quiet)
         sizes = self.step_sizes()
         if self.state.members:
             return self._advance_members(sizes, limit, until)
         leap = self.schedule.leap(self.clock, sizes[0], self._most(self.clock, sizes[0], limit, until))
         announce(self.state, leap)
+        most = self.pace.steps if limit is None else min(self.pace.steps, limit)
+        further = FurtherSteps(self.simulation, self.schedule, self.finite, leap, most, until, is_quiet)
         start = time.perf_counter()
-        with self.stopwatch.during("computing"), self.finite.recording(leap):
+        with self.stopwatch.during("computing"), self.finite.recording(leap), further.in_call():
             fields = jax.block_until_ready(self._called(leap.steps))
-        self.state = replace(self.state, clock=leap.after, fields=fields)
+        self.state = replace(self.state, clock=further.clock, fields=fields)
+        further.raise_error()
         self.finite.reached(self.state)
-        self.pace.took(leap.steps.count, time.perf_counter() - start)
-        return leap.steps.count
+        self.pace.took(further.taken, time.perf_counter() - start)
+        return further.taken
 
     def _called(self, steps: StepRange) -> Fields:
         """Return the fields after a call that takes ``steps``.
@@ -201,8 +208,15 @@ class Stepping:
         clocks = control.begun(dict(self.state.fields), self.state.members or (self.clock,))
         self.state = replace(self.state, members=clocks) if self.state.members else replace(self.state, clock=clocks[0])
 
-    def _advance_controlled(self, control: Control, announce: Announce, limit: int | None, until: float | None) -> int:
-        """Take adaptive steps, see `advance`. Each attempted step of a single run is announced."""
+    def _advance_controlled(
+        self,
+        control: Control,
+        announce: Announce,
+        limit: int | None,
+        until: float | None,
+        is_quiet: IsQuiet | None,
+    ) -> int:
+        """Take adaptive steps, see `advance`."""
         control = replace(control, schedule=self.schedule)
         self.begin_control(control)
         start, first = time.perf_counter(), self.clock.step
@@ -210,23 +224,37 @@ class Stepping:
             if self.state.members:
                 most = self._advance_controlled_members(control, limit, until)
             else:
-                most = self._advance_controlled_alone(control, announce, limit, until)
+                most = self._advance_controlled_alone(control, announce, limit, until, is_quiet)
         self.pace.took(most, time.perf_counter() - start)
         return self.clock.step - first
 
     def _advance_controlled_alone(
-        self, control: Control, announce: Announce, limit: int | None, until: float | None
+        self,
+        control: Control,
+        announce: Announce,
+        limit: int | None,
+        until: float | None,
+        is_quiet: IsQuiet | None,
     ) -> int:
         """Take adaptive steps of a single run, see `advance`."""
         first, wait = self.clock.step, self.schedule.steps_to_event(self.clock)
         last = first + min(self.pace.steps, wait or self.pace.steps, limit or self.pace.steps)
-        while self.clock.step < last:
-            announce(self.state, control.tried(self.clock, self.clock.measured_dt))
-            fields, clock = control.step(dict(self.state.fields), self.clock)
+
+        def ended(clock: Clock) -> bool:
+            reached = until is not None and clock.time >= until
+            return clock.step >= last or reached or self.schedule.is_output(clock)
+
+        def may_follow(clock: Clock, leap: Leap) -> bool:
+            return quiet and not ended(clock) and is_quiet is not None and is_quiet(leap)
+
+        while True:
+            leap = control.tried(self.clock, self.clock.measured_dt)
+            announce(self.state, leap)
+            quiet = is_quiet is not None and is_quiet(leap)
+            fields, clock = control.steps(dict(self.state.fields), self.clock, may_follow)
             self.state = replace(self.state, clock=clock, fields=fields)
-            if self.schedule.is_output(self.clock) or (until is not None and self.clock.time >= until):
-                break
-        return self.clock.step - first
+            if ended(clock):
+                return clock.step - first
 
     def _advance_controlled_members(self, control: Control, limit: int | None, until: float | None) -> int:
         """Take adaptive steps of each member, and return the largest number of steps of any; see `advance`.
@@ -265,10 +293,14 @@ class Stepping:
         simulation, clocks = self.simulation, []
         before = simulation.get(dict(self.state.fields), list(self.state.fields))
         after = {name: np.empty_like(block) for name, block in before.items()}
+
+        def has_steps_left(end: int, clock: Clock, _: Leap | None = None) -> bool:
+            return clock.time < due and clock.step < end
+
         for n, (alone, clock, end) in enumerate(zip(control.of_members(), self.state.members, last, strict=True)):
             fields = simulation.put({name: np.ascontiguousarray(block[..., n]) for name, block in before.items()})
-            while clock.time < due and clock.step < end:
-                fields, clock = alone.step(fields, clock)
+            while has_steps_left(end, clock):
+                fields, clock = alone.steps(fields, clock, partial(has_steps_left, end))
             for name, block in after.items():
                 block[..., n] = simulation.block(fields[name])
             clocks.append(clock)

@@ -119,7 +119,7 @@ def test_an_extended_run_has_the_bits_of_an_uninterrupted_one(case, run, tmp_pat
     assert_equal("run.h5", "whole.h5")
 
 
-def stop(stepping, announce, limit, until):
+def stop(stepping, announce, limit, until, is_quiet):
     raise StoppedEarly("stopped")
 
 

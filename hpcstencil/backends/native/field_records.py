@@ -54,14 +54,16 @@ class SumRecords:
         self.trees, self.places, self.expected, self.members = trees, places, expected, members
         self.wanted = SUM_AND_EXTREMA if with_sums else EXTREMA
         self.sums, self.times = np.zeros((most, max(1, members), width), field_sum), np.zeros(most)
+        self.empty = np.zeros(width, field_sum)  # a record to which nothing was added
+        self.empty["high"] = self.empty["low"] = -math.inf
+        self.empty["wanted"][self.places] = self.wanted
 
     def clear(self, times: Sequence[float]) -> None:
         """Prepare for records at these ``times``."""
         self.times[: len(times)] = times
-        self.sums[...] = np.zeros((), self.sums.dtype)
-        self.sums["high"] = self.sums["low"] = -math.inf
-        self.sums["wanted"][..., self.places] = self.wanted
-        self.sums["exponent"][..., self.places] = [self.expected.get(tree, 0) for tree in self.trees]
+        if self.wanted == SUM_AND_EXTREMA:
+            self.empty["exponent"][self.places] = [self.expected.get(tree, 0) for tree in self.trees]
+        self.sums[...] = self.empty
 
     def extremes(self, count: int) -> np.ndarray:
         found = self._found(count)

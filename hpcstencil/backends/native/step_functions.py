@@ -19,6 +19,7 @@ from hpcstencil.backends.backend import (
     Unsupported,
     never_known,
 )
+from hpcstencil.backends.native.chosen_steps import AttemptsInCalls, StepsInCalls
 from hpcstencil.backends.native.edge_exchange import InPasses, blocks_of
 from hpcstencil.backends.native.ffi_call import Native, hash_of, native
 from hpcstencil.backends.native.field_records import recordable
@@ -49,6 +50,7 @@ from hpcstencil.backends.xla.array_code import array_code
 from hpcstencil.distributed.cell_samples import CellSamples
 from hpcstencil.distributed.device_grid import DeviceGrid
 from hpcstencil.io.snapshot_buffers import Copies
+from hpcstencil.numerics.error_norm import error_norm
 from hpcstencil.problem.decomposition import Plan
 from hpcstencil.problem.problem import Problem
 from hpcstencil.runtime.communicator import Communicator
@@ -114,6 +116,8 @@ class StepFunctions:
             first_cells=FIRST_CELLS,
             inside=self.inside,
             into=self._into(),
+            choosing=StepsInCalls(library) if self.records else None,
+            choosing_attempts=self._choosing_attempts(),
             storing=StoredInCalls(library, fields) if self._can_store() else None,
             replaying=ReplayedInCalls(library, self.problem.replayed) if self.problem.replayed else None,
             injection=self.injection if self.program.injections and whole_steps and self.one_block else None,
@@ -141,6 +145,22 @@ class StepFunctions:
         if self.plan.steps_per_exchange:
             return attempt_in_a_call(self.code, self.device_grid, self.widths, self.array.norm)
         return attempt_by_sections(self.code, self.device_grid, self.array.error_sums(), self.array.norm)
+
+    def _choosing_attempts(self) -> AttemptsInCalls | None:
+        """Return what lets calls go on with further attempts; None for blocks between whose attempts halos are exchanged."""
+        if (
+            not self.adaptive
+            or any(self.widths)
+            or not self.plan.steps_per_exchange
+            or self.device_grid.devices.several
+        ):
+            return None
+        cells = self.device_grid.grid.cells
+
+        def norm(sums: np.ndarray) -> np.ndarray:
+            return error_norm(self.communicator.total(sums), cells)
+
+        return AttemptsInCalls(self.code.library, len(self.program.errors), norm)
 
     def attempt_of_member(self) -> Attempt:
         """Return the function that attempts a step of one member of an ensemble."""

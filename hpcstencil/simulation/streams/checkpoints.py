@@ -91,6 +91,9 @@ class Checkpoints(Stream):
         due = self.schedule.is_checkpoint(clock) or self._is_due_by_minutes()
         return due and not self.kept_for_later_end
 
+    def acts_in(self, leap: Leap) -> bool:
+        return self.schedule.is_checkpoint(leap.after) or self.schedule.finished(leap.after)
+
     def _is_due_by_minutes(self) -> bool:
         """Return whether `checkpoint.every_minutes` have passed since the last checkpoint. Collective."""
         minutes = self.config.every_minutes

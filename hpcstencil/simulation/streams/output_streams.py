@@ -90,6 +90,11 @@ class FurtherOutput(Stream):
     def is_due(self, clock: Clock) -> bool:
         return self._adds_last or self._is_record(clock) or bool(self._recorded())
 
+    def acts_in(self, leap: Leap) -> bool:
+        if self.average is not None:
+            return True
+        return self._is_record(leap.after) or bool(self.every_steps and leap.multiples(self.every_steps))
+
     @property
     def _adds_last(self) -> bool:
         """Whether an average needs the state after a call: compiled calls do not add that, or add nothing."""

@@ -67,6 +67,9 @@ class Probes(Stream):
             return bool(self.leap.multiples(self.every))
         return clock.step % self.every == 0
 
+    def acts_in(self, leap: Leap) -> bool:
+        return bool(leap.multiples(self.every))
+
     def begin(self, state: State) -> None:
         self.weights = weights_of(self.simulation, self.receivers, self.part, dict(state.fields))
         if state.clock.step % self.every == 0:

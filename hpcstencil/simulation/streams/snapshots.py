@@ -41,6 +41,9 @@ class DiagnosticRows(Stream):
     def is_due(self, clock: Clock) -> bool:
         return self._is_row(clock) or bool(self.recorder and self._recorded())
 
+    def acts_in(self, leap: Leap) -> bool:
+        return self._is_row(leap.after) or bool(self.recorder and self.every and leap.multiples(self.every))
+
     def _is_row(self, clock: Clock) -> bool:
         """Return whether a row is due at ``clock``."""
         return self.schedule.is_diagnostic(clock) and clock.step > self.output.file.last_row(DIAGNOSTICS)
@@ -144,6 +147,9 @@ class LateRows(Stream):
     def is_due(self, clock: Clock) -> bool:
         processes, held = self.output.simulation.communicator, self.output.held
         return held > ROWS_BYTES or (held > 0 and passed(processes, ROWS_SECONDS, self.output.rows_written))
+
+    def acts_in(self, leap: Leap) -> bool:
+        return False  # rows can wait until the call ends
 
     def write(self, state: State) -> None:
         self.output.write_rows()

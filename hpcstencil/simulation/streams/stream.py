@@ -3,7 +3,8 @@
 At every event, the event loop calls the methods of all streams in order, `before` in reverse order::
 
     begin                  once, before the first step
-    before                 before each compiled call that is known to end at a step
+    before                 before each compiled call, with the first steps that it takes
+    acts_in                whether a call must end before further steps, if steps follow the solution
     poll, is_due -> write  after each compiled call
     stop                   when the run stops early, by a signal or near the time limit; `flush` follows
     salvage                when the solution is not finite after a call; `flush` follows
@@ -48,6 +49,14 @@ class Stream:
     def is_due(self, clock: Clock) -> bool:
         """Return whether `write` is to be called with the state at ``clock``."""
         return self.every_steps is not None and clock.step % self.every_steps == 0
+
+    def acts_in(self, leap: Leap) -> bool:
+        """Return whether the stream acts on a state that these steps reach: the last one, or one that the call records.
+
+        Steps that follow the solution are taken many in a call while no stream does (`FurtherSteps`); only the first ones are
+        passed to `before`. A stream that records in calls, or is due at a time of the clock on the wall, overrides this.
+        """
+        return self.is_due(leap.after)
 
     def write(self, state: State) -> None:
         """Act on this state.

@@ -12,6 +12,7 @@
 #include <sys/mman.h>
 
 #include "blocking_search.hpp"
+#include "chosen_steps.hpp"
 #include "plan_layout.hpp"
 
 // In tiled_driver.hpp, another part of the driver.
@@ -74,9 +75,8 @@ static void ask_for_large_pages(const Call& call) {
 #endif
 }
 
-// Takes the steps of a call. Returns the error code of a failed MPI call, or 0.
-ENTRY int64_t advance(const Call* given) {
-    const Call& call = *given;
+// Takes the steps of a call's clock. Returns the error code of a failed MPI call, or 0.
+static int64_t take_steps(const Call& call) {
     long steps = (long)call.clock[3];
     if (steps <= 0) {
         CallMemory* memory = borrow();
@@ -101,3 +101,5 @@ ENTRY int64_t advance(const Call* given) {
     give_back(memory);
     return call.edges ? mpi_has_failed() : 0;
 }
+
+ENTRY int64_t advance(const Call* call) { return and_chosen_steps(*call, take_steps); }

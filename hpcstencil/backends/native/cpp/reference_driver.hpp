@@ -1,6 +1,7 @@
 // The reference driver, for tests: plain loops over steps, passes and cells on whole arrays, without tiles, threads or
 // steps in place. It supports only undecomposed grids. One set holds the arrays of a step, another the fields of the
 // next step.
+#include "chosen_steps.hpp"
 #include "ghosts.hpp"
 #include "injection.hpp"
 #include "step_arrays.hpp"
@@ -152,12 +153,14 @@ struct Reference {
 // As in driver.hpp.
 ENTRY int64_t stored_not_finite() { return __atomic_exchange_n(&not_finite, 0, __ATOMIC_RELAXED); }
 
-ENTRY int64_t advance(const Call* call) {
-    bool whole = !needs_ghosts(*call) && !call->section && !call->edges;
-    for (int a = 0; a < AXES; a++) whole = whole && call->capacity[a] == call->count[a];
+static int64_t take_steps(const Call& call) {
+    bool whole = !needs_ghosts(call) && !call.section && !call.edges;
+    for (int a = 0; a < AXES; a++) whole = whole && call.capacity[a] == call.count[a];
     if (!whole) abort();  // for tests of whole grids
-    Reference* reference = new Reference(*call);
+    Reference* reference = new Reference(call);
     reference->run();
     delete reference;
     return 0;
 }
+
+ENTRY int64_t advance(const Call* call) { return and_chosen_steps(*call, take_steps); }
