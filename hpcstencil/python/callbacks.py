@@ -9,10 +9,25 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from hpcstencil.numerics.schedule import Clock
+from hpcstencil.python.process_state import THIS_PROCESS
 from hpcstencil.simulation.state import State
 from hpcstencil.simulation.stepping import Stepping
 from hpcstencil.simulation.streams.intervals import Multiples
-from hpcstencil.simulation.streams.stream import Stream
+from hpcstencil.simulation.streams.stream import CallbackFailed, Stream
+from hpcstencil.validation.errors import EnvironmentProblem
+
+
+def called(function: Callable[[], None], name: str) -> None:
+    """Call a user's function, named ``name``, on all processes together.
+
+    Raises CallbackFailed if it raises an exception on all of them. See `ThisProcess.call` for exceptions on some only.
+    """
+    try:
+        THIS_PROCESS.call(function, name)
+    except EnvironmentProblem:  # the other processes may have none
+        raise
+    except BaseException as error:
+        raise CallbackFailed(error) from error
 
 
 class AtSteps(Stream):

@@ -27,7 +27,7 @@ from hpcstencil.problem.parameter_files import contents_of
 from hpcstencil.problem.problem import Problem
 from hpcstencil.problem.warnings import warnings_of
 from hpcstencil.python.assignment import InitialValue, block_of, local_block
-from hpcstencil.python.callbacks import AtSteps, AtTimes
+from hpcstencil.python.callbacks import AtSteps, AtTimes, called
 from hpcstencil.python.process_state import THIS_PROCESS
 from hpcstencil.python.shared_programs import PROGRAMS
 from hpcstencil.python.tables import Tables, refuse_differing
@@ -47,7 +47,7 @@ from hpcstencil.simulation.simulation import Simulation as Composed
 from hpcstencil.simulation.solid_cells import solid_block
 from hpcstencil.simulation.start import at_start, compile_steps
 from hpcstencil.simulation.stepping import Stepping
-from hpcstencil.simulation.streams.stream import Stream
+from hpcstencil.simulation.streams.stream import CallbackFailed, Stream
 from hpcstencil.validation.errors import InputError, StoppedEarly
 from hpcstencil.validation.messages import at, unknown
 from hpcstencil.validation.schema import keys_of
@@ -362,7 +362,7 @@ class Simulation:
 
             def act() -> None:
                 with PROGRAMS.turn_of_others(), self._interrupts.lifted():
-                    THIS_PROCESS.call(lambda: function(self), name)
+                    called(lambda: function(self), name)
 
             if every_steps is not None:
                 self._callbacks.append(AtSteps(int(every_steps), act))
@@ -673,18 +673,22 @@ class Simulation:
     @contextmanager
     def _stepping_on(self, limit: int | None = None) -> Iterator[None]:
         """Context manager around taking at most ``limit`` steps, one thread at a time. It compiles them on first use, and
-        marks the simulation as busy."""
+        marks the simulation as busy. What a callback has raised leaves it as it was raised."""
         with PROGRAMS.turn:
             if not self._compiled:
                 compile_steps(self._stepping, limit)
                 self._compiled = True
-            self._busy = True
+            self._busy, failed = True, None
             self._communicator.watch.outside(False)
             try:
                 yield
+            except CallbackFailed as wrapped:
+                failed = wrapped.error
             finally:
                 self._communicator.watch.outside(True)
                 self._busy = False
+            if failed is not None:
+                raise failed
 
     def _progress(self, shown: bool) -> StepProgress:
         """The progress display from the current time to time.end. Only rank 0 shows it, and only if ``shown``."""

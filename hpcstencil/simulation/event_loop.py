@@ -132,13 +132,17 @@ class Run:
         with self.stopwatch.during("waiting for processes"):
             reason = stops.reason()
         if reason:
-            for stream in self.streams:
-                stream.stop(self.stepping.state)
+            self.stop()
             clock = self.stepping.clock
             raise StoppedEarly(
                 f"stopped by {reason} at step {clock.step}, t = {clock.time:g}, with a checkpoint; run the "
                 f"same command with --resume to continue"
             )
+
+    def stop(self) -> None:
+        """Let all streams save what a resumed run needs, because the run stops early at its current state."""
+        for stream in self.streams:
+            stream.stop(self.stepping.state)
 
     def flush(self) -> None:
         """Let all streams write the data that they hold, for a run that ends early."""

@@ -35,7 +35,7 @@ from hpcstencil.simulation.streams.output import Output, provenance
 from hpcstencil.simulation.streams.output_streams import check_files, further_outputs
 from hpcstencil.simulation.streams.probes import probes_of
 from hpcstencil.simulation.streams.snapshots import DiagnosticRows, LateRows, Snapshots
-from hpcstencil.simulation.streams.stream import Stream
+from hpcstencil.simulation.streams.stream import CallbackFailed, Stream
 from hpcstencil.simulation.summary import Summary
 from hpcstencil.validation.errors import InputError, NumericsError, StoppedEarly
 from hpcstencil.validation.messages import listing
@@ -180,7 +180,9 @@ def to_file(
             this.begin()
             release()
             this.to_the_end(stops)
-    except (InputError, NumericsError, StoppedEarly) as error:
+    except (InputError, NumericsError, StoppedEarly, CallbackFailed) as error:
+        if isinstance(error, CallbackFailed):
+            this.stop()
         this.flush()
         this.close(complete=False)
         output.close(complete=False, **({} if isinstance(error, StoppedEarly) else {"failure": str(error)}))

@@ -5,6 +5,7 @@ import errno
 import hashlib
 import itertools
 import math
+import signal
 import subprocess
 import sys
 from concurrent.futures import Future
@@ -23,6 +24,7 @@ from hpcstencil.backends.native.cost_model import cells_beside
 from hpcstencil.backends.native.expression_writer import whole_numbers
 from hpcstencil.backends.native.ffi_call import Native
 from hpcstencil.backends.native.program import program
+from hpcstencil.backends.native.speed_probe import Call
 from hpcstencil.backends.native.step import step_of
 from hpcstencil.io.snapshot_buffers import pieces_of
 from hpcstencil.numerics.finite_differences import central
@@ -739,3 +741,32 @@ def test_programs_in_one_process_share_no_variables():
     symbols = subprocess.run(["nm", library._name], capture_output=True, text=True, check=True).stdout
     kinds = {line.split()[-1]: line.split()[-2] for line in symbols.splitlines()}
     assert kinds["advance"] == "T" and "u" not in kinds.values()
+
+
+def test_the_arguments_of_a_call_are_those_of_the_header():
+    """Python and C++ agree on the size of the struct and on the place of its last member."""
+    text = """
+#include <cstddef>
+#include "call.hpp"
+extern "C" long size() { return sizeof(Call); }
+extern "C" long last() { return offsetof(Call, members); }
+"""
+    made = compiler.library(text, quickly=True)
+    assert (made.size(), made.last()) == (ctypes.sizeof(Call), Call.members.offset)
+
+
+def test_a_process_without_memory_says_so():
+    problem = problem_of(equation={"name": "heat"}, initial={"u": "1"}, grid={"shape": [8]})
+    text = (
+        program(problem).text
+        + """
+#include "threads.hpp"
+extern "C" void grow() { Buffer().reserve(size_t(1) << 60); }
+"""
+    )
+    code = f"from hpcstencil.backends.native.compiler import library; library({text!r}, quickly=True).grow()"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert ended.returncode == -signal.SIGABRT
+    assert ended.stderr.startswith(
+        "hpcstencil: native code needs 1152921504606846976 bytes more, but there is no more memory"
+    )

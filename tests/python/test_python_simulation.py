@@ -401,6 +401,23 @@ def test_an_exception_of_a_callback_reaches_the_caller():
         assert sim.steps == 6
 
 
+def test_a_run_that_a_callback_ends_can_be_continued(command, tmp_path):
+    """Its files are closed, with a checkpoint of the last state, as if it had been stopped."""
+    with hs.Simulation(HEAT) as sim:
+
+        @sim.on(every_steps=4)
+        def fail(here):
+            raise LookupError("enough")
+
+        with pytest.raises(LookupError, match="enough") as raised:
+            sim.run(output=tmp_path / "ended.h5")
+        text = sim.to_toml()
+    assert raised.value.__cause__ is None
+    with h5py.File(tmp_path / "ended.h5") as file:
+        assert file.attrs["failure"] == "a callback raised LookupError: enough"
+    assert_same_file(command(text, "--resume", output="ended.h5"), command(text))
+
+
 def test_a_solution_that_blows_up_is_an_error():
     with (
         pytest.warns(UserWarning, match="beyond the stable step"),

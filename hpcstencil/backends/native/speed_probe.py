@@ -23,7 +23,7 @@ Pointers = ctypes.POINTER(ctypes.c_void_p)
 
 
 class Call(ctypes.Structure):
-    """The C++ struct with the arguments of a call (pipeline.hpp), where its members are described."""
+    """The C++ struct with the arguments of a call (call.hpp), where its members are described."""
 
     _fields_ = (
         ("fields", Pointers),
@@ -48,6 +48,8 @@ class Call(ctypes.Structure):
         ("section", ctypes.c_void_p),
         ("error_sums", ctypes.c_void_p),
         ("records", ctypes.c_int64),
+        ("member", ctypes.c_int64),
+        ("members", ctypes.c_int64),
     )
 
 

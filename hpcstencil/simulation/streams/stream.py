@@ -26,6 +26,14 @@ from hpcstencil.simulation.state import State
 Memory = tuple[Mapping[str, Part], Mapping[str, float]]  # (arrays, numbers) by their names in a checkpoint
 
 
+class CallbackFailed(Exception):
+    """A user's callback has raised ``error`` on all processes. The run ends as if it were stopped, with a checkpoint."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(f"a callback raised {type(error).__name__}: {error}")
+        self.error = error
+
+
 class Stream:
     """The base class of streams, which does nothing.
 

@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -24,10 +25,19 @@
 #define ENTRY extern "C"
 #endif
 
+// Ends the process: without memory, a call can neither finish its steps nor return to the state before them.
+[[noreturn]] __attribute__((noinline)) static void end_without_memory(size_t bytes) {
+    fprintf(stderr,
+            "hpcstencil: native code needs %zu bytes more, but there is no more memory; use more processes, or a smaller "
+            "grid\n",
+            bytes);
+    abort();
+}
+
 // Returns memory that holds zeros, for the elements of a list.
 __attribute__((noinline)) static void* zeros(size_t bytes, size_t alignment) {
     void* made = alignment <= alignof(max_align_t) ? malloc(bytes) : aligned_alloc(alignment, bytes);
-    if (!made && bytes) abort();
+    if (!made && bytes) end_without_memory(bytes);
     return bytes ? memset(made, 0, bytes) : made;
 }
 
@@ -71,32 +81,6 @@ struct Matrix {
     Matrix(long rows, long columns) : cells(rows * columns), columns(columns) {}
     T* operator[](long row) { return cells.data() + row * columns; }
     const T* operator[](long row) const { return cells.data() + row * columns; }
-};
-
-// The arguments of a call; xla_bridge.cpp fills them.
-struct Call {
-    const void* const* fields;  // FIELDS arrays of ``capacity`` cells; the first GIVEN are read
-    const void* const* ghosts;  // per axis the lower and upper strips of all fields; null if not received
-    void* const* results;
-    const double* parameters;
-    const double* constants;
-    const double* const* coordinates;  // per axis, with ``margin`` more on both sides
-    const double* clock;               // time at step 0, first step, step size, number of steps
-    int64_t capacity[AXES], count[AXES], margin[AXES], width[AXES];
-    int32_t wraps[AXES], boundary[AXES][2];
-    // l2_bytes: of the second-level cache. l3_is_far: whether the third is a server's mesh. l3_bytes: a core's share of
-    // it, 0 if unknown.
-    int64_t threads, l2_bytes, l3_is_far, l3_bytes;
-    struct EdgeExchange* edges;  // null where no edges are exchanged inside the passes
-    int64_t every;               // steps between two exchanges of edges
-    // Null for whole steps. For a section of a step: its first pass, the pass after its last, the numbers of input and
-    // output arrays, and the indices of these arrays. ``fields`` and ``results`` are then these arrays.
-    const int64_t* section;
-    // Null, or for an attempted step the words of each error's sum (error_sums.hpp), to which the call adds. The errors
-    // themselves, the last arrays of ``results``, are then not stored.
-    int64_t* error_sums;
-    int64_t records;  // whether the recorders that are set (`set_cell_samples` and others) are for this call
-    int64_t member, members;  // the number of the member of an ensemble, and their count; 0 for a single run
 };
 
 static const int MAX_STEPS = GIVEN < FIELDS ? 1 : 16;  // of a sweep

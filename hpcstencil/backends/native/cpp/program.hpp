@@ -2,9 +2,8 @@
 // that describe them. Text and driver are compiled apart, and the driver is the same for all programs with cells of one
 // type. Both define this type, ``real``, before they include this header.
 #pragma once
-#include <stdint.h>
+#include "call.hpp"
 
-#define AXES 3
 // The bytes of a vector: those of a register. GCC splits longer vectors, and keeps many of the pieces in memory.
 #ifdef __AVX512F__
 constexpr int VECTOR = 64;

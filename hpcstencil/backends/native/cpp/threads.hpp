@@ -14,6 +14,7 @@ struct Buffer {
             bool huge = wanted > (size_t(2) << 20);  // in pages of 2 MB: fewer page faults
             size = round_up(wanted, huge ? 1 << 21 : 1 << 16);
             data = (char*)aligned_alloc(huge ? 1 << 21 : 4096, size);
+            if (!data) end_without_memory(size);
 #if defined(MADV_HUGEPAGE)
             if (huge) madvise(data, size, MADV_HUGEPAGE);
 #endif

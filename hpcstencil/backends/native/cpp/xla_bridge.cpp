@@ -1,5 +1,5 @@
 // The bridge from XLA's foreign function interface to generated programs. It finds the program by its number and
-// fills a `Call` (pipeline.hpp) from the buffers, in the order in which ffi_call.py passes them. It uses XLA's C
+// fills a `Call` (call.hpp) from the buffers, in the order in which ffi_call.py passes them. It uses XLA's C
 // interface, which is a single header.
 #include <atomic>
 #include <cstdint>
@@ -12,29 +12,11 @@
 #include <unordered_map>
 #include <vector>
 
+#include "call.hpp"
 #include "xla/ffi/api/c_api.h"
 
-struct Call {  // as in pipeline.hpp
-    const void* const* fields;
-    const void* const* ghosts;
-    void* const* results;
-    const double* parameters;
-    const double* constants;
-    const double* const* coordinates;
-    const double* clock;
-    int64_t capacity[3], count[3], margin[3], width[3];
-    int32_t wraps[3], boundary[3][2];
-    int64_t threads, l2_bytes, l3_is_far, l3_bytes;
-    void* edges;
-    int64_t every;
-    const int64_t* section;
-    int64_t* error_sums;
-    int64_t records;
-    int64_t member, members;
-};
-
 static std::unordered_map<int64_t, int64_t (*)(const Call*)> programs;
-static std::unordered_map<int64_t, void*> edges_by_number;  // of blocks, from 1 on; 0: none
+static std::unordered_map<int64_t, EdgeExchange*> edges_by_number;  // of blocks, from 1 on; 0: none
 static std::mutex lock;
 
 extern "C" void register_program(int64_t number, int64_t (*advance)(const Call*)) {
@@ -42,7 +24,7 @@ extern "C" void register_program(int64_t number, int64_t (*advance)(const Call*)
     programs[number] = advance;
 }
 
-extern "C" void register_edges(int64_t number, void* edges) {
+extern "C" void register_edges(int64_t number, EdgeExchange* edges) {
     std::lock_guard<std::mutex> guard(lock);
     edges_by_number[number] = edges;
 }
