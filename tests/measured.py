@@ -42,6 +42,26 @@ FOLLOWING: dict[str, dict[str, Any]] = {
     },
 }
 
+# Equations with a tolerance. The first suddenly gets a source, so that steps are rejected.
+TOLERANT: dict[str, dict[str, Any]] = {
+    "sudden": {
+        "grid": {"shape": [4]},
+        "equation": {"name": "custom", "rhs": {"u": "100*exp(-(30*(t - 0.1))**2) - u"}},
+        "initial": {"u": "1"},
+        "numerics": {"integrator": "dopri5", "precision": "float64"},
+        "time": {"end": 1.5, "tolerance": 1e-6},
+        "output": {"every": 0.3},
+    },
+    "gray_scott": {
+        "grid": {"shape": [37, 26]},
+        "equation": {"name": "gray_scott", "D_u": 0.2, "D_v": 0.1},
+        "initial": {"u": "1 - 0.5*sin(x/5)**2", "v": "0.25*sin(y/5)**2"},
+        "boundary": {"x": {"neumann": 0.1}},
+        "numerics": {"integrator": "bs3"},
+        "time": {"end": 500.0, "tolerance": 1e-6},
+    },
+}
+
 
 def stepping_of(
     tables: Mapping[str, Any], kernel: str = "native", communicator: Communicator | None = None, devices: int = 1

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from measured import FOLLOWING, stepping_of
+from measured import FOLLOWING, TOLERANT, stepping_of
 
 from hpcstencil.equations import shallow_water
 from hpcstencil.simulation.adaptive_step import Control
@@ -102,27 +102,6 @@ def test_an_error_while_steps_are_chosen_leaves_the_state_before(monkeypatch):
         stepping.advance(lambda *_: None, 20, None, lambda leap: True)
     assert_same(stepping, expected[3])
     assert stepping.advance(lambda *_: None, 1, None, lambda leap: True) == 1
-
-
-# The first suddenly gets a source, so that steps are rejected.
-TOLERANT = {
-    "sudden": {
-        "grid": {"shape": [4]},
-        "equation": {"name": "custom", "rhs": {"u": "100*exp(-(30*(t - 0.1))**2) - u"}},
-        "initial": {"u": "1"},
-        "numerics": {"integrator": "dopri5", "precision": "float64"},
-        "time": {"end": 1.5, "tolerance": 1e-6},
-        "output": {"every": 0.3},
-    },
-    "gray_scott": {
-        "grid": {"shape": [37, 26]},
-        "equation": {"name": "gray_scott", "D_u": 0.2, "D_v": 0.1},
-        "initial": {"u": "1 - 0.5*sin(x/5)**2", "v": "0.25*sin(y/5)**2"},
-        "boundary": {"x": {"neumann": 0.1}},
-        "numerics": {"integrator": "bs3"},
-        "time": {"end": 500.0, "tolerance": 1e-6},
-    },
-}
 
 
 @pytest.mark.parametrize("case", TOLERANT)

@@ -155,14 +155,14 @@ class LoweredToNative:
     def exchange(self, plan: Plan, device_grid: DeviceGrid, communicator: Communicator) -> Exchange:
         """Return the exchange inside the passes, or that of ``device_grid`` where it cannot be used. Collective.
 
-        The exchange of ``device_grid`` serves if decomposition.exchange requests it, if steps are adaptive, or if blocks are
-        too thin for a whole step between two exchanges.
+        The exchange of ``device_grid`` serves if decomposition.exchange requests it, or if blocks are too thin for a whole step
+        between two exchanges.
         """
         from hpcstencil.backends.native.edge_exchange import in_passes
 
         config, messages = self.problem.config, device_grid.exchange
         wanted = config.decomposition.exchange
-        if wanted not in ("auto", "mpi") or config.time.tolerance is not None or not plan.steps_per_exchange:
+        if wanted not in ("auto", "mpi") or not plan.steps_per_exchange:
             return messages
         itemsize = np.dtype(config.numerics.precision).itemsize
         widths, fields = device_grid.widths_of(plan.reach), len(self.problem.fields)

@@ -143,17 +143,12 @@ class StepFunctions:
     def attempt(self) -> Attempt:
         """Return the function that attempts a step."""
         if self.plan.steps_per_exchange:
-            return attempt_in_a_call(self.code, self.device_grid, self.widths, self.array.norm)
+            return attempt_in_a_call(self.code, self.device_grid, self.widths, self.array.norm, self.alone)
         return attempt_by_sections(self.code, self.device_grid, self.array.error_sums(), self.array.norm)
 
     def _choosing_attempts(self) -> AttemptsInCalls | None:
-        """Return what lets calls go on with further attempts; None for blocks between whose attempts halos are exchanged."""
-        if (
-            not self.adaptive
-            or any(self.widths)
-            or not self.plan.steps_per_exchange
-            or self.device_grid.devices.several
-        ):
+        """Return what lets calls go on with further attempts; None if halos are exchanged between calls."""
+        if not (self.adaptive and self.alone and self.plan.steps_per_exchange) or self.device_grid.devices.several:
             return None
         cells = self.device_grid.grid.cells
 
@@ -164,7 +159,9 @@ class StepFunctions:
 
     def attempt_of_member(self) -> Attempt:
         """Return the function that attempts a step of one member of an ensemble."""
-        return attempt_in_a_call(replace(self.code, members=0), self.device_grid, self.widths, self.array.norm)
+        return attempt_in_a_call(
+            replace(self.code, members=0), self.device_grid, self.widths, self.array.norm, self.alone
+        )
 
     def inside(self) -> Advance:
         """Return the same steps for use inside other compiled code.

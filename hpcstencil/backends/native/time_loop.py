@@ -20,7 +20,7 @@ from hpcstencil.backends.native.thin_blocks import Section
 from hpcstencil.backends.xla.reductions import Norm
 from hpcstencil.backends.xla.time_loop import chosen_by, fused, going_on, in_blocks, most
 from hpcstencil.distributed.device_blocks import Placed
-from hpcstencil.distributed.device_grid import Body, DeviceGrid, among
+from hpcstencil.distributed.device_grid import NOTHING, Body, DeviceGrid, among
 from hpcstencil.distributed.exchange import Outer
 from hpcstencil.distributed.halo import Fields
 from hpcstencil.distributed.windows import Frame, Parameters
@@ -184,17 +184,19 @@ def section_made(
     return members_first(called, native.members, among(arrays, section.given), ghosts, parameters, this)
 
 
-def attempt_in_a_call(native: Native, device_grid: DeviceGrid, widths: tuple[int, ...], norm: Norm) -> Attempt:
+def attempt_in_a_call(
+    native: Native, device_grid: DeviceGrid, widths: tuple[int, ...], norm: Norm, alone: bool
+) -> Attempt:
     """Return the `Attempt` that takes a step in one call of native code, which also sums the errors.
 
-    ``widths`` is the number of ghost cells per axis. ``norm`` turns the sums of all devices into the error.
+    ``widths`` and ``alone`` are as in `in_calls`. ``norm`` turns the sums of all devices into the error.
     """
 
     def whole(
         fields: Fields, room: Fields, places: Placed, outer: Outer, shared: tuple[Any, ...]
     ) -> tuple[Fields, Any]:
         frame, (parameters, these) = device_grid.frame(places), shared
-        ghosts = device_grid.received(fields, widths, frame, outer)
+        ghosts = {} if alone else device_grid.received(fields, widths, frame, outer)
 
         def called(u: Fields, ghosts: Strips, parameters: Parameters, these: StepRange) -> dict[Any, jax.Array]:
             after, sums = native.attempt(u, room, ghosts, widths, frame, parameters, these)
@@ -203,7 +205,8 @@ def attempt_in_a_call(native: Native, device_grid: DeviceGrid, widths: tuple[int
         found = members_first(called, native.members, fields, ghosts, parameters, these)
         return found, device_grid.device_sum(found.pop(SUMS))
 
-    run, outside = device_grid.compiled(whole, 1, donated=(1,)), device_grid.outside(widths)
+    run = device_grid.compiled(whole, 1, donated=(1,))
+    outside = (lambda _: NOTHING) if alone else device_grid.outside(widths)
     make_room = device_grid.compiled(lambda fields: jax.tree.map(jnp.empty_like, fields), 0)
 
     def attempt(fields: Fields, parameters: Parameters, this: StepRange, room: Fields) -> tuple[Fields, np.ndarray]:

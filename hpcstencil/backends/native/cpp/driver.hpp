@@ -22,7 +22,7 @@ OWN void step_in_tiles(const Call& call, const Blocking& blocking, long steps, l
 static void publish_first_edges(const Call& call, long sweeps, long threads, bool non_temporal) {
     EdgeExchange::Stored done;
     call.edges->begin(call, threads);
-    for (int f = 0; f < FIELDS; f++)
+    for (int f = 0; f < GIVEN; f++)
         for (long i = 0; i < call.count[0]; i++)
             for (long j = 0; j < call.count[1]; j++)
                 call.edges->put(call, done, f, i, j,

@@ -82,7 +82,7 @@ struct EdgeExchange {
 
     // Cells of a strip of the block at offset d.
     long strip_cells(const int64_t* width, const int* d, int a) const {
-        long strip = FIELDS * width[a];
+        long strip = GIVEN * width[a];
         for (int b = 0; b < AXES; b++) strip *= b == a ? 1 : cells[b][1 + d[b]];
         return strip;
     }
@@ -95,7 +95,7 @@ struct EdgeExchange {
             long strip = strip_cells(width, d, b);
             whole += 2 * strip;
             if (b < a) start += 2 * strip;
-            if (b == a) start += side * strip + f * (strip / FIELDS);
+            if (b == a) start += side * strip + f * (strip / GIVEN);
             size[b] = b == a ? width[b] : cells[b][1 + d[b]];
         }
         return (real*)(memory + PAGE) + buffer * whole + start + (index[0] * size[1] + index[1]) * size[2] + index[2];
