@@ -112,12 +112,16 @@ def stream_paths(config: Config, output: Path) -> dict[str, Path]:
 def _check_stream_paths(config: Config, path: Path | None, output: Path) -> None:
     """Raise InputError if two streams, or a stream and the main output, would write the same HDF5 or XDMF file."""
     alone = replace(config, output=replace(config.output, streams={}))
-    taken = {os.path.realpath(output.with_suffix(".xdmf")): "the output"}
+
+    def beside(file: Path) -> Path:
+        return Path(os.path.realpath(file)).with_suffix(".xdmf")
+
+    taken = {beside(output): "the output"}
     for name, file in stream_paths(config, output).items():
         given = config.output.streams[name].path is not None
         here = at("output", "streams", name, *(["path"] if given else []))
         check_output_path(alone, path, file, here)
-        described = os.path.realpath(file.with_suffix(".xdmf"))
+        described = beside(file)
         if described in taken:
             raise InputError(
                 f"{here}: expected a file of its own, but got {file}, whose name is taken by {taken[described]}; choose "

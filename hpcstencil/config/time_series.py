@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,6 +32,7 @@ class TimeSeries:
         return array
 
 
+LEAST = sys.float_info.min  # the quotient 1 / dt must be a number
 ADVICE = "write parameters beside the name of the equation, and stencils in [equation.stencils]"
 TIME_SERIES = Kind("a table with the series and dt", ANY_TABLE.convert)
 
@@ -48,6 +50,10 @@ def time_series_of(name: str, given: Mapping[str, object], base: Path) -> TimeSe
         if entry not in keys:
             raise unknown(at("equation", name, entry), "key", entry, tuple(keys))
     values = read(("equation", name), given, keys)
+    if values["dt"] < LEAST:
+        raise wrong(
+            at("equation", name, "dt"), f"a number of at least {LEAST:g}", values["dt"], "use another unit of time"
+        )
     file = array_of(values["series"])
     if isinstance(file, ArrayInMemory):
         return TimeSeries(str(file), values["dt"])

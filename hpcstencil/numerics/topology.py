@@ -53,6 +53,8 @@ def best_parts(
     Blocks must be at least ``narrowest`` cells wide along every axis that is split; None if that is impossible. Among
     equal surfaces, the first axes are split, which gives contiguous slabs.
     """
+    if number > math.prod(shape):  # numbers with many digits take long to factorize
+        return None
     fitting = [
         parts
         for parts in factorizations(number, len(shape))

@@ -114,7 +114,7 @@ class FiniteCheck:
                 refuse_not_positive(problem, low)
                 if name in problem.shown:
                     raise InputError(
-                        f"initial.{name}: the initial state is {where} (or beyond {precision}); correct the expression"
+                        f"initial.{name}: the initial state is {where} (or beyond {precision}); correct it"
                     )
                 slope = name.endswith(MEMORY)
                 what = f"the time derivative of '{name.removesuffix(MEMORY)}'" if slope else f"'{name}'"

@@ -30,10 +30,9 @@ def initial_blocks(
     """Return the initial blocks of the fields ``names`` (default: all), with a trailing member axis in an ensemble.
 
     The values of a field come from an array of its own, in a file or a Python program, from its expression, or from the file
-    for all fields;
-    otherwise they are 0. Values on boundaries are those that the boundary conditions give. Parameters and masks that are
-    read come from their arrays. Solid cells are 0. Raises InputError, on this process alone, if a file of the input cannot
-    be read.
+    for all fields; otherwise they are 0. Values beyond the run's precision become infinite. Values on boundaries are those that
+    the boundary conditions give. Parameters and masks that are read come from their arrays. Solid cells are 0. Raises
+    InputError, on this process alone, if a file of the input cannot be read.
     """
     names = problem.fields if names is None else names
     grid, dtype = problem.config.grid, np.dtype(problem.config.numerics.precision)
@@ -46,11 +45,11 @@ def initial_blocks(
     blocks: dict[str, np.ndarray] = {}
     for name in names:
         if name in given:
-            each = [given[name].astype(dtype)]
+            each = [_cast(given[name], dtype)]
         elif name == SOLID and solid is not None:
             each = [solid.astype(dtype)]
         elif name in held:
-            values = _read(held[name], f"initial.{name}", ranges, grid.shape).astype(dtype)
+            values = _cast(_read(held[name], f"initial.{name}", ranges, grid.shape), dtype)
             each = list(np.moveaxis(values, -1, 0)) if values.ndim > grid.ndim else [values]
             for member, cells in zip(each, dry * len(each), strict=False):
                 member[cells] = 0
@@ -79,6 +78,11 @@ def _read(array: Blocks, key: str, ranges: Sequence[Range], shape: Sequence[int]
         return array.read(ranges, shape)
     except InputError as error:
         raise InputError(f"{key}: {error}" if isinstance(array, ArrayFile) else str(error)) from None
+
+
+def _cast(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    with np.errstate(over="ignore"):
+        return values.astype(dtype)
 
 
 def at_walls(

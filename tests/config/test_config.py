@@ -149,6 +149,18 @@ def test_output_may_not_be_a_file_that_is_read(tmp_path):
             load(path, [f'output.path="{tmp_path / name}"'])
 
 
+def test_a_stream_may_not_be_a_link_to_the_output(tmp_path):
+    path = tmp_path / "plate.toml"
+    path.write_text(GOOD)
+    (tmp_path / "link.h5").symlink_to(tmp_path / "run.h5")
+    options = [
+        f'output.path="{tmp_path / "run.h5"}"',
+        f'output.streams.s={{every = 0.1, path = "{tmp_path / "link.h5"}"}}',
+    ]
+    with pytest.raises(InputError, match=r"output\.streams\.s\.path: expected a file of its own.*taken by the output"):
+        load(path, options)
+
+
 def test_output_may_not_be_a_file_that_is_read_with_the_input(tmp_path):
     custom = GOOD.replace('"heat"', '"custom"\nstencils = { blur = "k.npy" }\nrhs = { u = "blur(u)" }', 1)
     own = GOOD.replace('"heat"', '"own.py:Own"', 1)

@@ -103,6 +103,7 @@ def saved(folder, values):
 
 
 @pytest.mark.parametrize("value, words", [
+    (lambda f: {"series": saved(f, np.ones(3)), "dt": 1e-320}, r"equation.g.dt: expected a number of at least 2.22507e-308"),
     (lambda f: {"series": saved(f, np.ones((3, 3))), "dt": 1.0}, r"equation.g: .*shape \(3, 3\), expected one axis with 2 to"),
     (lambda f: {"series": saved(f, np.ones(1)), "dt": 1.0}, r"equation.g: .*has shape \(1,\), expected one axis with 2 to"),
     (lambda f: {"series": saved(f, np.array([0.0, np.inf])), "dt": 1.0}, "equation.g: .*finite numbers, .* inf in sample 1"),
