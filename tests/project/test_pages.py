@@ -117,19 +117,29 @@ def anchors(page):
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize(
-    "page",
-    [
-        *("README.md", "CONTRIBUTING.md", "jobs/README.md", "benchmarks/README.md"),
-        "hpcstencil/backends/native/cpp/README.md",
-        *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md")),
-    ],
-)
+PAGES = [
+    *("README.md", "CONTRIBUTING.md", "jobs/README.md", "benchmarks/README.md"),
+    "hpcstencil/backends/native/cpp/README.md",
+    *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md")),
+]
+
+
+@pytest.mark.parametrize("page", PAGES)
 def test_links_lead_to_files_and_headings(page):
     for target, heading in re.findall(r"\]\(([^)#:]*)(?:#([^)]*))?\)", (ROOT / page).read_text()):
         path = (ROOT / page).parent / target if target else ROOT / page
         assert path.exists(), target
         assert not heading or heading in anchors(path), f"{target}#{heading}"
+
+
+def test_the_tests_that_pages_name_exist():
+    files = list((ROOT / "tests").rglob("test_*.py"))
+    known = {path.stem for path in files}.union(
+        *(re.findall(r"^ *def (test_\w+)", path.read_text(), re.MULTILINE) for path in files)
+    )
+    named = {name for page in PAGES for name in re.findall(r"`(test_\w+)`", (ROOT / page).read_text())}
+    assert "test_every_equation_has_a_row" in named
+    assert named - known == set()
 
 
 def test_the_page_of_the_native_headers_names_what_they_have():
