@@ -4,6 +4,7 @@ Imports inside functions count too: they save time at start, and are arrows all 
 """
 
 import ast
+import re
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -40,7 +41,10 @@ LIGHT_MODULES = {
     "simulation.summary",
 }  # fmt: skip
 WITH_HDF5 = {"sweep.table", "doctor.mpi"}  # loaded where they are needed
-COLLECTIVES = ("distributed", "runtime", "benchmark", "doctor")
+COLLECTIVES = ("distributed", "doctor")
+WITH_MPI4PY = {"runtime.communicator", "backends.native.edge_messages", "doctor.mpi"}
+DESIGN = ROOT.parent / "docs/design"
+TABLES = {"backends.native": "native.md", "backends.pallas": "gpu.md"}  # pages whose tables list the modules of a package
 
 
 def name_of(path: Path) -> str:
@@ -106,3 +110,26 @@ def test_light_modules_import_nothing_heavy(module):
 def test_collectives_stay_in_few_packages(module):
     text = MODULES[module].read_text()
     assert "mpi4jax." not in text and "lax.p" not in text.replace("lax.pad", "")
+
+
+def test_few_modules_import_mpi4py():
+    assert {module for module, path in MODULES.items() if "mpi4py" in imports(path, everywhere=True)} == WITH_MPI4PY
+
+
+def names_by_folder() -> dict[str, str]:
+    """What layout.md says about each folder: the text from its name in bold type to the next such name."""
+    section = (DESIGN / "layout.md").read_text().split("\n## The folders\n")[1].split("\n## ")[0]
+    _, *pairs = re.split(r"\*\*([\w/]+)\*\*", section)
+    return dict(zip(pairs[::2], pairs[1::2], strict=True))
+
+
+@pytest.mark.parametrize("module", [name for name, path in MODULES.items() if "." in name and path.stem != "__init__"])
+def test_pages_of_the_design_name_every_module(module):
+    package = package_of(module)
+    if package in TABLES:
+        rows = re.findall(r"^\| (.*?) \|", (DESIGN / TABLES[package]).read_text(), re.MULTILINE)
+        assert any(f"`{MODULES[module].name}`" in row for row in rows)
+    else:
+        folders, folder = names_by_folder(), module.rpartition(".")[0].replace(".", "/")
+        text = folders.get(folder) or folders[folder.split("/")[0]]
+        assert f"`{MODULES[module].stem}`" in text
