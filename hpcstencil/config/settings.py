@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from hpcstencil.config.boundary_conditions import BoundaryConfig
 from hpcstencil.config.probes import ProbeConfig
@@ -35,6 +35,7 @@ from hpcstencil.validation.schema import (
     any_text,
     choice,
     clock_time,
+    derived,
     either,
     entries,
     key,
@@ -135,8 +136,8 @@ class Numerics:
     """The table [numerics]. If no ``integrator`` is given, the reader chooses one."""
 
     order: int = key(choice(2, 4, 6, 8), 2, "order = 2", "order of the derivatives in space")
-    integrator: str = key(
-        choice(*INTEGRATORS, meant=INTEGRATORS_ELSEWHERE), None, 'integrator = "rk4"', "the time integrator"
+    integrator: str = derived(
+        choice(*INTEGRATORS, meant=INTEGRATORS_ELSEWHERE), 'integrator = "rk4"', "the time integrator"
     )
     stages: int | None = key(COUNT, None, "stages = 9", "number of stages")
     epsilon: float | None = key(NUMBER, None, "epsilon = 0.1", "damping of the fastest oscillation")
@@ -194,22 +195,22 @@ class OutputConfig:
     """The table [output]. ``fields`` is None for all fields. If no ``path`` is given, the reader derives one from the
     name of the input file."""
 
-    path: Path = key(TEXT, None, 'path = "run.h5"', "the output file, relative to the working directory")
+    path: Path = derived(TEXT, 'path = "run.h5"', "the output file, relative to the working directory")
     every: float | None = key(POSITIVE, None, "every = 1.0", "time between snapshots")
     every_steps: int | None = key(COUNT, None, "every_steps = 100", "instead of `every`: steps between snapshots")
     fields: tuple[str, ...] | None = key(
         list_of(TEXT, "a list of field names"), None, 'fields = ["u"]', "fields to write"
     )
-    compression: Any = key(
+    compression: Literal["none", "gzip"] = key(
         choice("none", "gzip"), "none", 'compression = "none"', "compression of the fields in the file"
     )
-    method: Any = key(
+    method: str = key(
         choice("auto", *TRANSPORTS), "auto", 'method = "auto"', "how several processes write the one file"
     )
     write_behind: bool = key(choice(True, False), True, "write_behind = false", "asynchronous output")
     units: Mapping[str, str] = entries(any_text(), '{} = "K"', "attribute `units` of each field", 'units = { u = "K" }')
     long_name: Mapping[str, str] = entries(
-        any_text(), '{} = "K"', "attribute `long_name` of each field", 'long_name = { u = "K" }'
+        any_text(), '{} = "temperature"', "attribute `long_name` of each field", 'long_name = { u = "temperature" }'
     )
     streams: Mapping[str, StreamConfig] = entries(
         ANY_TABLE,

@@ -75,6 +75,11 @@ def key(kind: Kind, default: Any, example: str, meaning: str) -> Any:
     return field(metadata=metadata) if default is REQUIRED else field(default=default, metadata=metadata)
 
 
+def derived(kind: Kind, example: str, meaning: str) -> Any:
+    """Declare a key whose default the reader derives from other values, so the dataclass field has no default."""
+    return field(kw_only=True, metadata={"key": Key(kind, None, example, meaning)})
+
+
 def entries(kind: Kind, example: str, meaning: str, table: str = "") -> Any:
     """Declare `Entries` of a table as a dataclass field that holds a dict; empty by default."""
     return field(default_factory=dict, metadata={"entries": Entries(kind, example, meaning, table)})

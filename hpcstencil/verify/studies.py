@@ -239,7 +239,7 @@ def reduced(config: Config) -> Problem:
     most = LARGEST[config.grid.ndim]
     from_file = bool(sources(config))
     cells = config.grid.shape if from_file else [min(n, most) for n in config.grid.shape]
-    output = OutputConfig(config.output.path)
+    output = OutputConfig(path=config.output.path)
     grid = Grid(tuple(cells), config.grid.lower, config.grid.upper)
     return build(replace(config, grid=grid, output=output), all_used=False)
 

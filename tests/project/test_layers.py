@@ -44,7 +44,8 @@ WITH_HDF5 = {"sweep.table", "doctor.mpi"}  # loaded where they are needed
 COLLECTIVES = ("distributed", "doctor")
 WITH_MPI4PY = {"runtime.communicator", "backends.native.edge_messages", "doctor.mpi"}
 DESIGN = ROOT.parent / "docs/design"
-TABLES = {"backends.native": "native.md", "backends.pallas": "gpu.md"}  # pages whose tables list the modules of a package
+# Pages whose tables list the modules of a package.
+TABLES = {"backends.native": "native.md", "backends.pallas": "gpu.md"}
 
 
 def name_of(path: Path) -> str:
