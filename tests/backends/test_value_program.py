@@ -1,5 +1,7 @@
 """Which expressions native code evaluates by rows."""
 
+import ctypes
+
 import numpy as np
 import pytest
 
@@ -32,7 +34,12 @@ def test_numbers_are_those_of_the_program_in_order():
 
 @pytest.mark.parametrize("value", (0.1, -3e38, float("inf"), float("-inf"), float("nan")))
 def test_every_number_can_be_written(value):
-    program(U + value).loaded()
+    tree, cells = U + value, 16  # a multiple of the cells of a vector
+    made = program(tree).loaded()[tree]
+    u, result = np.linspace(-1, 1, cells, dtype=np.float32), np.zeros(cells, np.float32)
+    row = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p, ctypes.c_double, *[ctypes.c_void_p] * 3, ctypes.c_long])(made.row)
+    row(None, 0.0, None, (ctypes.c_void_p * 1)(u.ctypes.data), result.ctypes.data, cells)
+    assert np.array_equal(result, u + np.float32(value), equal_nan=True)
 
 
 def test_python_and_cpp_agree_on_the_number_of_evaluators():
