@@ -271,7 +271,8 @@ IN_PLACE = {
 
 
 @pytest.mark.parametrize("name", IN_PLACE)
-def test_steps_in_place_have_the_bits_of_tiles(name, monkeypatch, cache_of_a_mebibyte):
+@pytest.mark.usefixtures("cache_of_a_mebibyte")
+def test_steps_in_place_have_the_bits_of_tiles(name, monkeypatch):
     """One device steps in place, on any number of threads; two, which receive their neighbour's cells, do so in tiles."""
     usual = {"grid": {"shape": [203, 131, 61]}, "numerics": {"integrator": "euler"}}
     problem = problem_of(decomposition={"steps_per_exchange": 1}, **{**usual, **IN_PLACE[name]})
@@ -319,9 +320,8 @@ def test_passes_know_which_arrays_they_look_at_across_corners():
 @pytest.mark.parametrize("equation", ("heat", "gray_scott"))
 @pytest.mark.parametrize("devices", (1, 2))
 @pytest.mark.parametrize("shape", ([3001], [130, 53], [203, 131, 61]), ids=str)
-def test_a_value_that_is_not_finite_is_seen_when_it_is_stored(
-    shape, devices, equation, monkeypatch, cache_of_a_mebibyte
-):
+@pytest.mark.usefixtures("cache_of_a_mebibyte")
+def test_a_value_that_is_not_finite_is_seen_when_it_is_stored(shape, devices, equation, monkeypatch):
     """Wherever it is, at the ends of rows too; two devices step in tiles, one steps large grids in place."""
     monkeypatch.setattr("hpcstencil.backends.native.step_functions.threads_for", lambda _: 2)
     problem = problem_of(
@@ -353,7 +353,8 @@ def test_a_value_that_is_not_finite_is_seen_when_it_is_stored(
 
 
 @pytest.mark.parametrize("chunk", [(203, 131, 61), (40, 131, 61), (17, 13, 16)], ids=str)
-def test_copies_are_made_as_steps_are_taken(chunk, monkeypatch, cache_of_a_mebibyte):
+@pytest.mark.usefixtures("cache_of_a_mebibyte")
+def test_copies_are_made_as_steps_are_taken(chunk, monkeypatch):
     """However the file is cut; none before they are wanted, or while those before are still read."""
     monkeypatch.setattr("hpcstencil.backends.native.step_functions.threads_for", lambda _: 2)
     monkeypatch.setattr("hpcstencil.io.snapshot_buffers.chunk_shape", lambda shape, itemsize: chunk)

@@ -203,9 +203,8 @@ def as_integers(block):
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.long) if n in LONG else n for n in CASES])
-def test_bits_near_and_far_from_layers_are_those_of_passes_that_compute_everything(
-    name, monkeypatch, cache_of_a_mebibyte
-):
+@pytest.mark.usefixtures("cache_of_a_mebibyte")
+def test_bits_near_and_far_from_layers_are_those_of_passes_that_compute_everything(name, monkeypatch):
     """The memory of native code holds the values of another problem, whose layers are everywhere."""
     tables = CASES[name]
     problem = problem_of(**tables)

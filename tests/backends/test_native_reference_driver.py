@@ -193,7 +193,8 @@ def with_values(simulation, steps):
 
 
 @pytest.mark.parametrize("name", [*CASES, *TAPED, *(pytest.param(name, marks=pytest.mark.long) for name in REVERSED)])
-def test_blocked_drivers_give_the_bits_of_the_reference(name, monkeypatch, cache_of_a_mebibyte):
+@pytest.mark.usefixtures("cache_of_a_mebibyte")
+def test_blocked_drivers_give_the_bits_of_the_reference(name, monkeypatch):
     problem = case(name)
     # Many, if sweeps between the first and the last one differ from both.
     steps = 40 if "joined" in name else 7 if max(problem.config.grid.shape) == 203 else 18
@@ -225,7 +226,8 @@ SEARCHED = (  # in tiles, then in place
 
 
 @pytest.mark.parametrize("name", SEARCHED)
-def test_blockings_that_calls_measure_give_the_bits_of_the_reference(name, monkeypatch, cache_of_a_mebibyte):
+@pytest.mark.usefixtures("cache_of_a_mebibyte")
+def test_blockings_that_calls_measure_give_the_bits_of_the_reference(name, monkeypatch):
     problem, steps = case(name), 1 if name in REVERSED else 17
     blocked = program(problem)
     simulation = simulation_of(problem, kernel="native")

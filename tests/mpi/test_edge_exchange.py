@@ -151,9 +151,8 @@ def compare(problem, alone, together, calls, before_call=lambda: None):
 
 
 @pytest.mark.parametrize("name, processes, every", dealt(IN_PLACE, ("auto", "first axis"), (1, 4)))
-def test_blocks_stepped_in_place_have_the_bits_of_the_whole_grid(
-    communicator, name, processes, every, cache_of_a_mebibyte, monkeypatch
-):
+@pytest.mark.usefixtures("cache_of_a_mebibyte")
+def test_blocks_stepped_in_place_have_the_bits_of_the_whole_grid(communicator, name, processes, every, monkeypatch):
     """Two threads of each process have a seam between them, besides the edges of the block."""
     monkeypatch.setattr("hpcstencil.backends.native.step_functions.threads_for", lambda _: 2)
     given = {"steps_per_exchange": every}
@@ -168,9 +167,8 @@ def test_blocks_stepped_in_place_have_the_bits_of_the_whole_grid(
 
 
 @pytest.mark.parametrize("order", (4, 8))
-def test_ghost_cells_of_a_wall_across_the_cut_follow_from_rows_that_have_arrived(
-    communicator, order, cache_of_a_mebibyte
-):
+@pytest.mark.usefixtures("cache_of_a_mebibyte")
+def test_ghost_cells_of_a_wall_across_the_cut_follow_from_rows_that_have_arrived(communicator, order):
     """A sweep downwards ends at the planes that the ghost cells of the lower wall mirror, of which it loads several at once."""
     size = communicator.size
     given = {
@@ -222,7 +220,8 @@ EQUATIONS = {
 @pytest.mark.parametrize(
     "seed", [*dealt(range(6)), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(6, 200))]
 )
-def test_any_blocks_have_the_bits_of_the_whole_grid(communicator, seed, cache_of_a_mebibyte):
+@pytest.mark.usefixtures("cache_of_a_mebibyte")
+def test_any_blocks_have_the_bits_of_the_whole_grid(communicator, seed):
     """Whatever the equation, the grid, its ends, the order, the steps between exchanges and those of a call."""
     draw = random.Random(seed).choice
     name = draw(list(EQUATIONS))
@@ -243,9 +242,8 @@ def test_any_blocks_have_the_bits_of_the_whole_grid(communicator, seed, cache_of
 
 @pytest.mark.parametrize("devices", (1, 2))
 @pytest.mark.parametrize("name, exchange", dealt(IN_PLACE, ("auto", "mpi")))
-def test_blocks_that_are_not_in_step_have_the_bits_of_the_whole_grid(
-    communicator, name, exchange, devices, cache_of_a_mebibyte
-):
+@pytest.mark.usefixtures("cache_of_a_mebibyte")
+def test_blocks_that_are_not_in_step_have_the_bits_of_the_whole_grid(communicator, name, exchange, devices):
     """Many calls of a few sweeps, before which each rank sleeps for a time of its own."""
     given = {**IN_PLACE[name], "grid": {"shape": [n // 3 for n in IN_PLACE[name]["grid"]["shape"]]}}
     problem = problem_of(decomposition={"steps_per_exchange": 2, "exchange": exchange}, **given)

@@ -113,8 +113,9 @@ WIDE = [[0.1, -0.3, 0.2, 0.3, -0.4], [0.0, 0.1, 0.0, 0.2, 0.1], [0.2, -0.1, -0.3
 
 @pytest.mark.parametrize("every", (3, 26))
 @pytest.mark.parametrize("periodic", (True, False))
+@pytest.mark.usefixtures("cache_of_a_mebibyte")
 def test_expressions_that_read_further_than_steps_are_recorded_if_rows_are_frequent(
-    tmp_path, monkeypatch, calls, every, periodic, cache_of_a_mebibyte
+    tmp_path, monkeypatch, calls, every, periodic
 ):
     given = {
         "grid": {"shape": [400, 300]},

@@ -108,6 +108,7 @@ OBSERVED = {
         "boundary": {"x": {"neumann": 0.0}}, "numerics": {"integrator": "euler"},
     },
 }  # fmt: skip
+TOO_SMALL = {("upwind, a tolerance", "time")}  # studies whose errors are all so small that rounding hides the order
 # In CI the study that is special to the input: an order promised less at walls and of upwinding, the steps of other methods.
 IN_CI = (("ssprk3", "space"), ("walls, stages", "space"), ("walls, stages", "time"), ("upwind, a tolerance", "space"),
          ("leapfrog", "time"), ("damped leapfrog", "time"), ("inner results", "time"), ("slow diffusion, a stencil", "space"),
@@ -121,8 +122,8 @@ IN_CI = (("ssprk3", "space"), ("walls, stages", "space"), ("walls, stages", "tim
 def test_orders_are_observed(name, study, two_grids):
     orders = Orders(problem_of(**{**HEAT, **OBSERVED[name]}))
     found = orders.in_space() if study == "space" else orders.in_time()
+    assert found.too_small == ((name, study) in TOO_SMALL), found
     assert found.too_small or found.observed == pytest.approx(found.promised, abs=0.4), found
-    assert name.startswith("upwind") or not found.too_small
 
 
 @pytest.fixture
