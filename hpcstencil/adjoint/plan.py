@@ -66,8 +66,7 @@ class SweepPlan:
 
     @property
     def taken(self) -> int:
-        """The number of steps that are taken forwards, those that are taken again included, without those that are taken again
-        inside of the reversal of a group."""
+        """All forward steps, including recomputed ones, except those recomputed while a group is reversed."""
         if not self.states:
             return self.steps
         if len(set(self.groups)) == 1:

@@ -1,4 +1,4 @@
-"""`hpcstencil fit`: the unknowns for which the objective of an input is least."""
+"""`hpcstencil fit`: the unknowns that minimize the objective of an input."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ def fit(
     devices: int | None,
     quiet: bool,
 ) -> None:
-    """Find the names in gradient.of for which the objective of INPUT.toml is least, and write a file with them.
+    """Find the values of the quantities listed in gradient.of that minimize the objective of INPUT.toml, and write them to a
+    file.
 
     Each evaluation takes the run forwards and then in reverse. A checkpoint is written after each iteration.
     """

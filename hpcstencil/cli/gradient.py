@@ -43,7 +43,7 @@ def gradient(
     devices: int | None,
     verify: bool,
 ) -> None:
-    """Compute the objective of INPUT.toml and its gradient with respect to the names in gradient.of.
+    """Compute the objective of INPUT.toml and its gradient with respect to the quantities listed in gradient.of.
 
     The run is taken forwards and then in reverse, and a file with the result is written.
     """

@@ -1,1 +1,1 @@
-"""Fits: the unknowns for which the objective of a run is least, by L-BFGS with bounds on vectors spread over the processes."""
+"""Fits: the unknowns that minimize the objective of a run, by L-BFGS with bounds on vectors spread over the processes."""

@@ -684,8 +684,8 @@ class Sweep:
         return {name: array for name, array in found.items() if name not in key_of}, sums
 
     def at_start(self, variables: SweepVariables, fields: Fields) -> Fields:
-        """Return the derivatives at t = 0, to which the first slopes that a two-step method remembers have contributed, then
-        the parameters in initial expressions. ``fields`` are those of the problem at t = 0. Collective."""
+        """The derivatives at t = 0, after adding the contributions of a two-step method's first slopes and of parameters in
+        initial expressions. ``fields`` are those of the problem at t = 0. Collective."""
         problem, cotangents = self.backward.problem, variables.cotangents
         for key in (REMEMBERED, START):
             if key in problem.derived:

@@ -60,13 +60,13 @@ def test_best_parts_have_the_least_surface(number, shape, expected):
 
 def test_blocks_are_never_thinner_than_asked():
     assert best_parts(4, (8, 8), (True, True), (4, 4)) == (2, 2)
+    assert best_parts(8, (8, 8), (True, True), (4, 4)) is None
+    assert counts_that_work(8, (8, 8), (True, True), (4, 4)) == [1, 2, 4]
 
 
 def test_more_parts_than_cells_are_not_searched_for():
     """To factorize this number would take hours."""
     assert best_parts(2**61 - 1, (8, 8), (True, True), (1, 1)) is None
-    assert best_parts(8, (8, 8), (True, True), (4, 4)) is None
-    assert counts_that_work(8, (8, 8), (True, True), (4, 4)) == [1, 2, 4]
 
 
 def test_a_periodic_axis_is_cut_once_more():
