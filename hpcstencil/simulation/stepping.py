@@ -25,6 +25,7 @@ from hpcstencil.simulation.further_steps import FurtherSteps, IsQuiet
 from hpcstencil.simulation.simulation import Simulation
 from hpcstencil.simulation.state import State
 
+SLOWER = 16  # how much longer a step takes that follows the solution, at most: it is a sweep through memory of its own
 STEPS_PER_CALL = 1000  # most steps of a call, so that a non-finite value is found within this many steps
 
 Announce = Callable[[State, Leap], None]  # called with a state and the steps that the next compiled call takes from it
@@ -65,6 +66,7 @@ class Stepping:
         # While all calls are short, ``into`` takes the steps, and stores fields in two arrays in turn: next in ``room``.
         self.into, self.room = simulation.steps.into, Fields()
         cells = simulation.problem.copies * math.prod(simulation.plan.topology.capacity())
+        cells *= SLOWER if simulation.problem.step_follows_solution else 1
         self.pace = Pace(simulation.steps.first_cells // cells, simulation.communicator, stopwatch)
 
     @property
