@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from hpcstencil.cli.options import devices_option, set_option
 from hpcstencil.runtime.launcher import environment_rank
 from hpcstencil.validation.errors import InputError
 from hpcstencil.validation.printable import echo
@@ -27,10 +28,8 @@ STANDARD = {
 
 @click.command()
 @click.argument("input_file", metavar="[INPUT.toml]", required=False, type=click.Path(path_type=Path))
-@click.option(
-    "--set", "overrides", metavar="KEY=VALUE", multiple=True, help="Override a key of the input (repeatable)."
-)
-@click.option("--devices", type=int, help="Devices per process.")
+@set_option
+@devices_option
 @click.option(
     "--scaling",
     is_flag=True,

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from hpcstencil.cli.options import set_option
 from hpcstencil.runtime.communicator import OneProcess
 from hpcstencil.runtime.launcher import environment_rank, environment_size
 from hpcstencil.validation.errors import InputError
@@ -14,9 +15,7 @@ from hpcstencil.validation.printable import echo
 
 @click.command()
 @click.argument("input_file", metavar="INPUT.toml", type=click.Path(path_type=Path))
-@click.option(
-    "--set", "overrides", metavar="KEY=VALUE", multiple=True, help="Override a key of the input (repeatable)."
-)
+@set_option
 @click.option(
     "--processes", type=int, help="Number of processes to check for (default: those of this launch, or the input's)."
 )

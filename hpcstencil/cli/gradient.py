@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from hpcstencil import STARTED
+from hpcstencil.cli.options import devices_as_for_run, set_option
 from hpcstencil.runtime import signals
 from hpcstencil.runtime.launcher import environment_rank
 from hpcstencil.validation.errors import InputError
@@ -22,13 +22,11 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("input_file", metavar="INPUT.toml", type=click.Path(path_type=Path))
-@click.option(
-    "--set", "overrides", metavar="KEY=VALUE", multiple=True, help="Override a key of the input (repeatable)."
-)
+@set_option
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="The file (default: INPUT.gradient.h5).")
 @click.option("--overwrite", is_flag=True, help="Begin again, and replace existing files of this gradient.")
 @click.option("--resume", is_flag=True, help="Continue an interrupted gradient, if there is one.")
-@click.option("--devices", type=int, help="Devices per process (default: as for run).")
+@devices_as_for_run
 @click.option(
     "--verify",
     is_flag=True,
@@ -52,13 +50,12 @@ def gradient(
             f"--resume: cannot be combined with {'--verify' if verify else '--overwrite'}; give one of them"
         )
     from hpcstencil.adjoint.derivation import adjoint_of
-    from hpcstencil.adjoint.members import differing, single_runs
-    from hpcstencil.cli.prepare import decomposed_of, devices_of, problem_of, processes
+    from hpcstencil.adjoint.members import single_runs
+    from hpcstencil.cli.prepare import problem_of, processes
+    from hpcstencil.cli.prepare_sweeps import blocks_of_member, composed_members
     from hpcstencil.config.paths import check_output_path
     from hpcstencil.runtime.communicator import agree, from_rank_0
-    from hpcstencil.runtime.devices import start_jax
     from hpcstencil.runtime.progress import say
-    from hpcstencil.simulation.consistency_check import require_consistency
 
     path = (output or Path(f"{input_file.stem}.gradient.h5")).absolute()
     with nullcontext(signals.Request()) if verify else signals.watched() as request, processes() as communicator:
@@ -66,29 +63,21 @@ def gradient(
             overrides = (*overrides, 'numerics.precision="float64"')
         config, problem = problem_of(input_file, overrides, communicator)
         first = single_runs(problem)[0]
-        adjoint = agree(communicator, lambda: adjoint_of(first, first.initial, verified=verify))
+        expressed = tuple(first.initial)
+        adjoint = agree(communicator, lambda: adjoint_of(first, expressed, verified=verify))
         agree(communicator, lambda: check_output_path(config, input_file, path, "--output"))
-        count, _ = devices_of(config, devices)
-        require_consistency(communicator, count, problem)
-        decomposed = decomposed_of(first, communicator.size, count)
-        local = agree(communicator, lambda: start_jax(count))
+        decomposed, local = blocks_of_member(problem, devices, communicator)
 
-        from hpcstencil.gradient.checkpoint_identity import kernels_in
-        from hpcstencil.gradient.members import members_of, told
+        from hpcstencil.gradient.members import told
         from hpcstencil.gradient.resumable import newest_of, refuse_existing
         from hpcstencil.gradient.verify import failures, measured, tell
         from hpcstencil.io.output_lock import claimed
-        from hpcstencil.simulation.start import composed
 
         with claimed([path], communicator) as claims:
             if not (resume or overwrite or verify):
                 from_rank_0(communicator, lambda: refuse_existing(path, "gradient"))
             newest = newest_of(path, communicator, 0 if problem.members else None) if resume else None
-            before = ("", "") if newest is None else from_rank_0(communicator, lambda: kernels_in(newest))
-            forward = composed(decomposed, local, communicator, before[0])
-            compose = partial(composed, devices=local, communicator=communicator, before=before[1])
-            own = differing(problem, adjoint.unknowns, {})
-            members = members_of(problem, forward, adjoint, compose, {}, own, tuple(first.initial))
+            members = composed_members(problem, adjoint, expressed, decomposed, local, communicator, newest)
             if not verify:
                 _compute(members, claims[0], newest, overwrite, request)
                 return

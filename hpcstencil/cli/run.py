@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hpcstencil import STARTED
+from hpcstencil.cli.options import devices_option, set_option
 from hpcstencil.runtime import signals
 from hpcstencil.runtime.launcher import environment_rank
 from hpcstencil.validation.errors import InputError
@@ -21,16 +22,14 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("input_file", metavar="INPUT.toml", type=click.Path(path_type=Path))
-@click.option(
-    "--set", "overrides", metavar="KEY=VALUE", multiple=True, help="Override a key of the input (repeatable)."
-)
+@set_option
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path), help="Output file, instead of the input's output.path."
 )
 @click.option("--overwrite", is_flag=True, help="Replace an existing output file.")
 @click.option("--resume", is_flag=True, help="Continue from the newest valid checkpoint of this run, if any.")
 @click.option("--restart", type=click.Path(path_type=Path), help="Start from this checkpoint, with a new output.")
-@click.option("--devices", type=int, help="Devices per process.")
+@devices_option
 @click.option("--quiet", is_flag=True, help="No progress and no summary.")
 def run(
     input_file: Path,

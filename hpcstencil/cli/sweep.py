@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from hpcstencil import STARTED
+from hpcstencil.cli.options import devices_option
 from hpcstencil.validation.errors import HpcstencilError, InputError
 from hpcstencil.validation.printable import echo
 
@@ -72,7 +73,7 @@ def plan(sweep_file: Path, folder: Path | None, overwrite: bool) -> None:
     help="An additional setting for this member, kept for its later runs.",
 )
 @click.option("--overwrite", is_flag=True, help="Run from the start, even if it is complete.")
-@click.option("--devices", type=int, help="Devices per process.")
+@devices_option
 @click.option("--quiet", is_flag=True, help="No progress and no summary.")
 def run_member(
     folder: Path,

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from hpcstencil.cli.options import devices_as_for_run, set_option
 from hpcstencil.runtime.launcher import environment_rank
 from hpcstencil.validation.errors import NumericsError
 from hpcstencil.validation.printable import echo
@@ -13,10 +14,8 @@ from hpcstencil.validation.printable import echo
 
 @click.command()
 @click.argument("input_file", metavar="INPUT.toml", type=click.Path(path_type=Path))
-@click.option(
-    "--set", "overrides", metavar="KEY=VALUE", multiple=True, help="Override a key of the input (repeatable)."
-)
-@click.option("--devices", type=int, help="Devices per process (default: as for run).")
+@set_option
+@devices_as_for_run
 @click.option(
     "-o",
     "--output",
