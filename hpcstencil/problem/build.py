@@ -6,7 +6,7 @@ This needs neither JAX nor MPI, so `hpcstencil check` finds every error in the i
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -22,7 +22,7 @@ from hpcstencil.equations.custom import parameters_used
 from hpcstencil.equations.user import rates_of
 from hpcstencil.io.array_file import ArrayContents
 from hpcstencil.numerics.integrators import SUPER_STEPPING, Method, memory_of, method
-from hpcstencil.problem.absorbing_layers import layered
+from hpcstencil.problem.absorbing_layers import Layered, layered
 from hpcstencil.problem.boundary_faces import faces_of
 from hpcstencil.problem.linear_damping import damping_rates
 from hpcstencil.problem.method_selection import partition, with_enough_stages
@@ -30,9 +30,10 @@ from hpcstencil.problem.misfit import Misfit, misfit_of
 from hpcstencil.problem.model import Model, model_of, refuse_unused
 from hpcstencil.problem.parameter_files import contents_of, key_of, refuse_files, refuse_series
 from hpcstencil.problem.problem import Problem
-from hpcstencil.problem.receivers import PROBED, receivers_of
+from hpcstencil.problem.receivers import PROBED, Receivers, receivers_of
 from hpcstencil.problem.solid_mask import (
     SOLID,
+    Mask,
     in_fluid,
     mask_of,
     masked_derived,
@@ -45,7 +46,6 @@ from hpcstencil.problem.solid_mask import (
 from hpcstencil.problem.stability import cfl_step, stable_dt
 from hpcstencil.problem.staggered_terms import Faces, Placed, positions_of_data, refuse_jumps
 from hpcstencil.symbolic import numpy_evaluate
-from hpcstencil.symbolic.boundary_kinds import Face
 from hpcstencil.symbolic.expressions import (
     Constant,
     Convolution,
@@ -62,6 +62,7 @@ from hpcstencil.symbolic.expressions import (
     walk,
 )
 from hpcstencil.symbolic.parser import Scope, parse
+from hpcstencil.symbolic.staggering import Positions
 from hpcstencil.symbolic.stencil_reach import Discretization
 from hpcstencil.validation.errors import InputError
 from hpcstencil.validation.messages import at, shown, wrong
@@ -108,6 +109,47 @@ def _ensemble_problem(config: Config, contents: Mapping[str, ArrayContents], all
     return replace(first, config=config, parameters=parameters, bounds=bounds, members=each)
 
 
+@dataclass(frozen=True)
+class _Parsed:
+    """An input as trees, before the positions of the fields, the boundary conditions and the mask are applied.
+
+    ``fixed`` are the values of the parameters in which members do not differ. ``layers`` has the time derivatives together with
+    absorbing layers, and ``damping`` their parts that a multistep method treats separately. ``derived`` are the expressions of
+    streams and probes, by the dotted key of their table, then by name. The others are as in `Problem`.
+    """
+
+    model: Model
+    fixed: Mapping[str, float]
+    bounds: Mapping[str, float]
+    initial: Mapping[str, Node]
+    method: Method
+    layers: Layered
+    damping: Mapping[str, Node]
+    diagnostics: Mapping[str, Node]
+    derived: Mapping[str, Mapping[str, Node]]
+    objective: Mapping[str, Node]
+    misfit: Misfit | None
+
+    def taken(self, trees: Mapping[str, Node]) -> dict[str, Node]:
+        """The trees by name, with the branches of where() that depend on ``fixed`` parameters resolved."""
+        return shared({name: numpy_evaluate.taken(tree, self.fixed) for name, tree in trees.items()})
+
+
+@dataclass(frozen=True)
+class _Located:
+    """The trees of an input at the positions of their fields, as ``placed`` evaluates them, before the mask is applied.
+
+    ``rates`` are the time derivatives by field. The others are as in `_Parsed` and `Problem`.
+    """
+
+    placed: Placed
+    faces: Faces
+    rates: Mapping[str, Node]
+    damping: Mapping[str, Node]
+    diagnostics: Mapping[str, Node]
+    derived: Mapping[str, Mapping[str, Node]]
+
+
 def _single_problem(
     config: Config, contents: Mapping[str, ArrayContents], all_used: bool, listed: Collection[str] = ()
 ) -> Problem:
@@ -116,59 +158,19 @@ def _single_problem(
     ``listed`` are the parameters in which members differ. Branches of where() that depend on other parameters are
     resolved here. Branches that depend on listed parameters stay, so that members share code.
     """
-    model = model_of(config, contents)
-    if all_used:
-        refuse_unused(config, model)
-    fixed = {name: value for name, value in model.numbers.items() if name not in listed}
-
-    def taken(trees: Mapping[str, Node]) -> dict[str, Node]:
-        return shared({name: numpy_evaluate.taken(tree, fixed) for name, tree in trees.items()})
-
-    def of_taken(faces: Faces) -> dict[tuple[Node, int, int], Face]:
-        """The conditions by the operands as they appear in `taken` trees."""
-        return {(numpy_evaluate.taken(tree, fixed), axis, side): face for (tree, axis, side), face in faces.items()}
-
-    bounds = _bounds(config, model, contents)
-    initial = _initial(config, model, needs_seed=config.initial.file is None or "seed" in listed)
-    chosen = _method(config, model)
-    apart = model.damping if chosen.multistep else {}
-    trees = {
-        name: tree + model.damping[name] if name in model.damping and not apart else tree
-        for name, tree in model.trees.items()
-    }
-    positive = model.equation.positive if isinstance(model.equation, HasPositiveFields) else ()
-    layers = layered(trees, config, _fastest_wave(config, model, bounds), model.positions, positive)
-    reduced, derived = _diagnostics(config, model), _derived(config, model)
-    objective, misfit = _objective(config, model)
-    quantities = [tree for each in derived.values() for tree in each.values()]
-    if all_used:
-        used = [*trees.values(), *model.damping.values(), *reduced.values(), *objective.values(), *quantities]
-        _refuse_unused_stencils(model, used)
-    data = {name: data_field(name) for name in config.objective.data if misfit is None or name not in misfit.data}
-    positions = {**layers.positions, **positions_of_data(objective, data, layers.positions, config.grid.ndim)}
-    placed = Placed(config, positions)
-    faces = of_taken(faces_of(config, model, placed.at_home(layers.trees, "equation"), layers.positions))
-    rates, damping = placed.rates(taken(layers.trees), faces), placed.damping(taken(apart), faces)
-    _check_numbers(config, model, rates, taken(initial))
-    refuse_jumps(config, faces, model.numbers)
-    diagnostics = placed.diagnostics(taken(reduced))
-    derived = {key: placed.derived(taken(each), key) for key, each in derived.items()}
-    quantities = [tree for each in derived.values() for tree in each.values()]
-    evaluated = [*rates.values(), *damping.values(), *diagnostics.values(), *quantities]
-    mask = mask_of(config, model.symbols, model.reflected, evaluated)
-    if mask is not None:
-        refuse_name((*model.trees, *model.numbers, *model.symbols))
-    derived = {key: masked_derived(mask, each, key) for key, each in derived.items()}
-    expressions = {key: derived.pop(key)["expression"] for key in map(probe_key, config.probes) if key in derived}
-    receivers = receivers_of(config, layers.positions, expressions)
-    probed = {each.field: expressions[each.field] for each in receivers.values() if each.field in expressions}
-    groups, chosen = partition(layers.trees, chosen, config.numerics.integrator)
-    trees = masked_rates(mask, rates)
-    remembered = memory_of(chosen, tuple(layers.trees))
-    if mask is not None and mask.kept:
-        remembered = (*remembered, SOLID)
+    parsed = _parsed(config, contents, all_used, listed)
+    model, layers = parsed.model, parsed.layers
+    located = _located(config, parsed)
+    placed, faces = located.placed, located.faces
+    mask = _mask(config, model, located)
+    expressions = {key: masked_derived(mask, each, key) for key, each in located.derived.items()}
+    receivers, derived, misfit = _receivers(config, layers.positions, expressions, parsed.misfit)
+    groups, chosen = partition(layers.trees, parsed.method, config.numerics.integrator)
+    trees = masked_rates(mask, located.rates)
     given = {parameter_field(name).name: file for name, file in config.equation.arrays.items()}
-    remembered = (*remembered, *given)
+    solid = (SOLID,) if mask is not None and mask.kept else ()
+    remembered = (*memory_of(chosen, tuple(layers.trees)), *solid, *given)
+    precision = config.numerics.precision
     problem = Problem(
         config=config,
         equation=model.equation,
@@ -176,11 +178,11 @@ def _single_problem(
         trees=trees,
         parameters={**model.numbers, **model.samples},
         symbols=model.symbols,
-        bounds=bounds,
-        initial=masked_initial(mask, placed.initial(initial, faces)),
+        bounds=parsed.bounds,
+        initial=masked_initial(mask, placed.initial(parsed.initial, faces)),
         faces=masked_faces(mask, faces),
-        diagnostics=masked_diagnostics(mask, diagnostics, config.numerics.precision),
-        derived={**derived, PROBED: probed} if probed else derived,
+        diagnostics=masked_diagnostics(mask, located.diagnostics, precision),
+        derived=derived,
         method=chosen,
         groups=groups,
         discretization=Discretization(config.numerics.order, config.grid.spacing),
@@ -191,22 +193,105 @@ def _single_problem(
         contents=contents,
         held=initial_files(config),
         damping=layers.rate,
-        apart=masked_rates(mask, damping),
+        apart=masked_rates(mask, located.damping),
         measured={
             **{name: Field(name) for name in (*layers.trees, *remembered)},
             **{name: in_fluid(mask, tree) for name, tree in model.signals.items()},
         },
-        positions=positions,
+        positions=placed.positions,
         mask=mask,
         receivers=receivers,
         source=model.source,
-        objective=masked_diagnostics(
-            mask, placed.diagnostics(taken(objective), "objective"), config.numerics.precision
-        ),
-        misfit=None if misfit is None else replace(misfit, recorded=_recorded(config, misfit, expressions)),
+        objective=masked_diagnostics(mask, placed.diagnostics(parsed.taken(parsed.objective), "objective"), precision),
+        misfit=misfit,
     )
     _check_step(problem)
     return _with_stages(problem)
+
+
+def _parsed(config: Config, contents: Mapping[str, ArrayContents], all_used: bool, listed: Collection[str]) -> _Parsed:
+    """Parse an input. The arguments are those of `_single_problem`.
+
+    Raises InputError for malformed expressions and invalid parameters, and if ``all_used`` for what nothing uses.
+    """
+    model = model_of(config, contents)
+    if all_used:
+        refuse_unused(config, model)
+    bounds = _bounds(config, model, contents)
+    initial = _initial(config, model, needs_seed=config.initial.file is None or "seed" in listed)
+    chosen = _method(config, model)
+    rates, damping = _divided(model, chosen)
+    positive = model.equation.positive if isinstance(model.equation, HasPositiveFields) else ()
+    layers = layered(rates, config, _fastest_wave(config, model, bounds), model.positions, positive)
+    diagnostics, derived = _diagnostics(config, model), _derived(config, model)
+    objective, misfit = _objective(config, model)
+    if all_used:
+        quantities = [tree for each in (diagnostics, objective, *derived.values()) for tree in each.values()]
+        _refuse_unused_stencils(model, [*rates.values(), *model.damping.values(), *quantities])
+    fixed = {name: value for name, value in model.numbers.items() if name not in listed}
+    return _Parsed(model, fixed, bounds, initial, chosen, layers, damping, diagnostics, derived, objective, misfit)
+
+
+def _divided(model: Model, chosen: Method) -> tuple[dict[str, Node], Mapping[str, Node]]:
+    """The time derivatives by field, and the parts of them that the ``chosen`` method treats separately.
+
+    A multistep method treats the damping separately. For other methods it is part of the time derivatives.
+    """
+    if chosen.multistep:
+        return dict(model.trees), model.damping
+    whole = {name: tree + model.damping[name] if name in model.damping else tree for name, tree in model.trees.items()}
+    return whole, {}
+
+
+def _located(config: Config, parsed: _Parsed) -> _Located:
+    """Bring the trees of an input to the positions of their fields, and find the boundary conditions.
+
+    Raises InputError for values at positions that do not fit, for conditions that do not suit a field, for numbers that are not
+    finite, and for boundary values that jump.
+    """
+    model, layers, misfit = parsed.model, parsed.layers, parsed.misfit
+    data = {name: data_field(name) for name in config.objective.data if misfit is None or name not in misfit.data}
+    of_data = positions_of_data(parsed.objective, data, layers.positions, config.grid.ndim)
+    placed = Placed(config, {**layers.positions, **of_data})
+    conditions = faces_of(config, model, placed.at_home(layers.trees, "equation"), layers.positions)
+    faces = {  # by the operands as they appear in the trees of `taken`
+        (numpy_evaluate.taken(operand, parsed.fixed), axis, side): face
+        for (operand, axis, side), face in conditions.items()
+    }
+    rates = placed.rates(parsed.taken(layers.trees), faces)
+    damping = placed.damping(parsed.taken(parsed.damping), faces)
+    _check_numbers(config, model, rates, parsed.taken(parsed.initial))
+    refuse_jumps(config, faces, model.numbers)
+    diagnostics = placed.diagnostics(parsed.taken(parsed.diagnostics))
+    derived = {key: placed.derived(parsed.taken(each), key) for key, each in parsed.derived.items()}
+    return _Located(placed, faces, rates, damping, diagnostics, derived)
+
+
+def _mask(config: Config, model: Model, located: _Located) -> Mask | None:
+    """The mask of the input, or None. Raises the errors of `mask_of` and `refuse_name`."""
+    tables = (located.rates, located.damping, located.diagnostics, *located.derived.values())
+    mask = mask_of(config, model.symbols, model.reflected, [tree for each in tables for tree in each.values()])
+    if mask is not None:
+        refuse_name((*model.trees, *model.numbers, *model.symbols))
+    return mask
+
+
+def _receivers(
+    config: Config, positions: Positions, derived: Mapping[str, Mapping[str, Node]], misfit: Misfit | None
+) -> tuple[dict[str, Receivers], dict[str, Mapping[str, Node]], Misfit | None]:
+    """The receivers by table, and ``derived`` and ``misfit`` as in `Problem`.
+
+    ``derived`` are the expressions of streams and probes, with the mask, and ``positions`` those of the fields.
+    """
+    keys = [key for key in map(probe_key, config.probes) if key in derived]
+    expressions = {key: derived[key]["expression"] for key in keys}
+    receivers = receivers_of(config, positions, expressions)
+    found = {key: trees for key, trees in derived.items() if key not in expressions}
+    if probed := {each.field: expressions[each.field] for each in receivers.values() if each.field in expressions}:
+        found[PROBED] = probed
+    if misfit is not None:
+        misfit = replace(misfit, recorded=_recorded(config, misfit, expressions))
+    return receivers, found, misfit
 
 
 def _bounds(config: Config, model: Model, contents: Mapping[str, ArrayContents]) -> dict[str, float]:
