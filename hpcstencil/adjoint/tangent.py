@@ -42,7 +42,7 @@ from hpcstencil.numerics.integrators import memory_of
 from hpcstencil.numerics.topology import Topology
 from hpcstencil.problem.misfit import Misfit, ReceiverSum
 from hpcstencil.problem.problem import Problem
-from hpcstencil.problem.receivers import PROBED
+from hpcstencil.problem.receivers import PROBED, Receivers
 from hpcstencil.symbolic.differentiate import ZERO
 from hpcstencil.symbolic.expressions import (
     Field,
@@ -105,87 +105,28 @@ def tangents_of(problem: Problem, expressed: Iterable[str], keys: Sequence[str])
 def tangent_of(problem: Problem, expressed: Iterable[str], keys: Sequence[str]) -> Tangent:
     """The tangent of a single run or a member. The arguments and errors are those of `tangents_of`."""
     refuse_unavailable(problem)
-    try:
-        unknowns = unknowns_of(replace(problem, config=replace(problem.config, gradient=_of(problem, keys))))
-    except InputError as error:
-        raise InputError(str(error).replace("gradient.of", "direction", 1)) from None
-    reductions = [part for tree in problem.objective.values() for part in walk(tree) if isinstance(part, Reduction)]
-    operands = {f"operand {n}": part.operand for n, part in enumerate(reductions)}
-    apart = {OF_APART + name: tree for name, tree in problem.apart.items()}
-    recorded = {} if problem.misfit is None else problem.misfit.recorded
-    at_receivers = {SAMPLES_SEED + table: tree for table, tree in recorded.items()}
-    plain = plain_trees(problem, {**problem.slopes, **apart, **operands, **at_receivers})
-    space = problem.discretization
-    places = operands_of(problem, plain.values())
-    given, zeros = dict[Node, Node](), dict[str, Any]()
-    for one in unknowns:
-        if one.kind == "number":
-            given[one.node], zeros[TANGENT + one.name] = Parameter(TANGENT + one.name), 0.0
-        elif one.kind == "array":
-            given[one.node] = Field(TANGENT + parameter_field(one.name).name)
-        elif one.kind == "series":
-            series = series_of(problem, one)
-            samples = Samples(TANGENT + one.name, len(series.values))
-            given[series], zeros[samples.name] = replace(series, values=samples), np.zeros(len(samples))
-    along: dict[Node, Node] = {**given, **{Field(name): Field(TANGENT + name) for name in problem.trees}}
-
-    def of_rates(prefix: str, names: Iterable[str]) -> dict[str, Node]:
-        """The derivatives of right-hand sides of the fields with these names."""
-        return {
-            TANGENT + name: tangent(plain[prefix + name], along, places, space, Field(TANGENT + name)) for name in names
-        }
-
-    slopes = of_rates("", problem.trees)
-    at_start = {
-        TANGENT + name: tangent(problem.initial[name], given, places, space)
-        for name in expressed
-        if name in problem.initial and name in problem.trees
-    }
-    first = next(iter(problem.trees))
-    of_reductions, extrema = dict[Node, Node](), dict[str, Node]()
-    for n, part in enumerate(reductions):
-        operand = plain[f"operand {n}"]
-        slope = tangent(operand, along, places, space, Field(TANGENT + first))
-        if part.kind in EXTREME:
-            cells = Field(CELLS + str(n))
-            extrema[cells.name] = largest_at(part.kind, operand)
-            of_reductions[part] = _mean_over(cells, slope)
-        else:
-            of_reductions[part] = replace(part, operand=slope)
-    misfit, of_sums = None, dict[Node, Node]()
-    if problem.misfit is not None:
-        misfit, of_sums = _of_receivers(
-            problem.misfit,
-            {
-                table: tangent(plain[SAMPLES_SEED + table], along, places, space, Field(TANGENT + first))
-                for table in recorded
-            },
-            lambda tree, of_samples: tangent(tree, {**given, **of_samples}, places, space),
-        )
-    receivers = {
-        prefix + table: replace(each, field=prefix + each.field)
-        for table, each in problem.summed_receivers.items()
-        for prefix in ("", TANGENT)
-    }
+    unknowns = _unknowns(problem, keys)
+    derivatives = _Derivatives(problem, unknowns)
+    slopes, at_start = derivatives.of_rates("", problem.trees), derivatives.at_start(expressed)
+    of_reductions, extrema = derivatives.of_reductions()
+    misfit, of_sums = derivatives.of_receivers()
+    objective = derivatives.of_objective({**of_reductions, **of_sums})
+    receivers = _receivers(problem)
     expressions = {} if misfit is None else misfit.expressions
     probed = {receivers[table].field: tree for table, tree in expressions.items()}
-    objective = {
-        name: tangent(tree, {**given, **of_reductions, **of_sums}, places, space)
-        for name, tree in problem.objective.items()
-    }
-    constant = [node.name for node in given.values() if isinstance(node, Field)]
-    added = (*slopes, *memory_of(problem.method, tuple(slopes)), *constant)
+    added = (*slopes, *memory_of(problem.method, tuple(slopes)), *derivatives.constant)
+    apart = derivatives.of_rates(OF_APART, problem.apart)
     extended = replace(
         problem,
         config=replace(problem.config, diagnostics=DiagnosticsConfig(), gradient=_of(problem, keys)),
         fields=(*problem.fields, *added),
         memory=(*problem.memory, *added),
         trees=shared({**problem.slopes, **slopes}),
-        apart={**problem.apart, **of_rates(OF_APART, problem.apart)},
+        apart={**problem.apart, **apart},
         damped={},
-        parameters={**problem.parameters, **zeros},
-        initial={**problem.initial, **{name: tree for name, tree in at_start.items() if tree != ZERO}},
-        faces={**problem.faces, **places.added},
+        parameters={**problem.parameters, **derivatives.zeros},
+        initial={**problem.initial, **at_start},
+        faces={**problem.faces, **derivatives.places.added},
         diagnostics=dict.fromkeys((OBJECTIVE,), *objective.values()) if objective else {},
         objective=objective,
         derived={key: trees for key, trees in ((PROBED, probed), (EXTREMA, extrema)) if trees},
@@ -196,6 +137,113 @@ def tangent_of(problem: Problem, expressed: Iterable[str], keys: Sequence[str]) 
         positions={**problem.positions, **{TANGENT + name: place for name, place in problem.positions.items()}},
     )
     return Tangent(unknowns, extended)
+
+
+def _unknowns(problem: Problem, keys: Sequence[str]) -> tuple[Unknown, ...]:
+    """The unknowns with these ``keys``. Raises the InputError of `unknowns_of`, which names the direction."""
+    try:
+        return unknowns_of(replace(problem, config=replace(problem.config, gradient=_of(problem, keys))))
+    except InputError as error:
+        raise InputError(str(error).replace("gradient.of", "direction", 1)) from None
+
+
+def _directions(problem: Problem, unknowns: Iterable[Unknown]) -> tuple[dict[Node, Node], dict[str, Any]]:
+    """The directions of the unknowns that are parameters, by their nodes, and values of 0 of those that are parameters
+    themselves, by name."""
+    given, zeros = dict[Node, Node](), dict[str, Any]()
+    for one in unknowns:
+        if one.kind == "number":
+            given[one.node], zeros[TANGENT + one.name] = Parameter(TANGENT + one.name), 0.0
+        elif one.kind == "array":
+            given[one.node] = Field(TANGENT + parameter_field(one.name).name)
+        elif one.kind == "series":
+            series = series_of(problem, one)
+            samples = Samples(TANGENT + one.name, len(series.values))
+            given[series], zeros[samples.name] = replace(series, values=samples), np.zeros(len(samples))
+    return given, zeros
+
+
+class _Derivatives:
+    """The derivatives of the trees of a problem along directions of the ``unknowns`` and of all fields.
+
+    ``given`` and ``zeros`` are as in `_directions`. ``places`` collects the conditions of new operands. The methods raise the
+    InputError of `tangent`.
+    """
+
+    def __init__(self, problem: Problem, unknowns: Iterable[Unknown]) -> None:
+        self.problem, self.space = problem, problem.discretization
+        parts = (part for tree in problem.objective.values() for part in walk(tree))
+        self.reductions = [part for part in parts if isinstance(part, Reduction)]
+        operands = {f"operand {n}": part.operand for n, part in enumerate(self.reductions)}
+        apart = {OF_APART + name: tree for name, tree in problem.apart.items()}
+        recorded = {} if problem.misfit is None else problem.misfit.recorded
+        at_receivers = {SAMPLES_SEED + table: tree for table, tree in recorded.items()}
+        self.plain = plain_trees(problem, {**problem.slopes, **apart, **operands, **at_receivers})
+        self.places = operands_of(problem, self.plain.values())
+        self.given, self.zeros = _directions(problem, unknowns)
+        self.along: dict[Node, Node] = {**self.given, **{Field(name): Field(TANGENT + name) for name in problem.trees}}
+        self.any_field = next(iter(problem.trees))
+
+    @property
+    def constant(self) -> list[str]:
+        """The names of the fields that hold directions of arrays."""
+        return [node.name for node in self.given.values() if isinstance(node, Field)]
+
+    def of(self, name: str, field: str) -> Node:
+        """The derivative of the tree with this ``name`` in ``plain``. ``field`` is known where it is evaluated."""
+        return tangent(self.plain[name], self.along, self.places, self.space, Field(TANGENT + field))
+
+    def of_rates(self, prefix: str, names: Iterable[str]) -> dict[str, Node]:
+        """The derivatives of right-hand sides of the fields with these names."""
+        return {TANGENT + name: self.of(prefix + name, name) for name in names}
+
+    def at_start(self, expressed: Iterable[str]) -> dict[str, Node]:
+        """The derivatives of the initial expressions of the ``expressed`` fields, where they are not 0."""
+        problem = self.problem
+        found = {
+            TANGENT + name: tangent(problem.initial[name], self.given, self.places, self.space)
+            for name in expressed
+            if name in problem.initial and name in problem.trees
+        }
+        return {name: tree for name, tree in found.items() if tree != ZERO}
+
+    def of_reductions(self) -> tuple[dict[Node, Node], dict[str, Node]]:
+        """The derivatives of the reductions in the objective, and the trees by the key EXTREMA of the tangent problem."""
+        found, extrema = dict[Node, Node](), dict[str, Node]()
+        for n, part in enumerate(self.reductions):
+            slope = self.of(f"operand {n}", self.any_field)
+            if part.kind in EXTREME:
+                cells = Field(CELLS + str(n))
+                extrema[cells.name] = largest_at(part.kind, self.plain[f"operand {n}"])
+                found[part] = _mean_over(cells, slope)
+            else:
+                found[part] = replace(part, operand=slope)
+        return found, extrema
+
+    def of_receivers(self) -> tuple[Misfit | None, dict[Node, Node]]:
+        """The misfit of the tangent problem, and the derivatives of the sums over receivers in the objective."""
+        misfit = self.problem.misfit
+        if misfit is None:
+            return None, {}
+        recorded = {table: self.of(SAMPLES_SEED + table, self.any_field) for table in misfit.recorded}
+        return _of_receivers(misfit, recorded, self.of_numbers)
+
+    def of_numbers(self, tree: Node, others: Mapping[Node, Node]) -> Node:
+        """The derivative of a tree of numbers, given those of its leaves that are not unknowns."""
+        return tangent(tree, {**self.given, **others}, self.places, self.space)
+
+    def of_objective(self, others: Mapping[Node, Node]) -> dict[str, Node]:
+        """The derivative of the objective by its name, given those of its reductions and sums."""
+        return {name: self.of_numbers(tree, others) for name, tree in self.problem.objective.items()}
+
+
+def _receivers(problem: Problem) -> dict[str, Receivers]:
+    """The receivers that the objective sums over, and those that record the derivatives at the same places, by table."""
+    return {
+        prefix + table: replace(each, field=prefix + each.field)
+        for table, each in problem.summed_receivers.items()
+        for prefix in ("", TANGENT)
+    }
 
 
 def _of_receivers(
