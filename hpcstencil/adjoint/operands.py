@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 
 from hpcstencil.numerics.grid import AXES
 from hpcstencil.symbolic.boundary_kinds import KINDS, NO_FLUX, Face
-from hpcstencil.symbolic.differentiate import ONE, ZERO, derivative, over, plus, times
+from hpcstencil.symbolic.differentiate import ONE, ZERO, derivative, over, plus, times, where
 from hpcstencil.symbolic.expressions import (
     OPERATORS,
     Constant,
@@ -30,7 +30,6 @@ from hpcstencil.symbolic.expressions import (
     Field,
     Node,
     Parameter,
-    Pointwise,
     has_own_ghosts,
     on_plane,
     substitute,
@@ -199,7 +198,7 @@ class Operands:
             if periodic:
                 wrapped = [_replaced(tree, x, x + sign * (upper - lower)) for sign in (1, -1)]
                 if wrapped[0] != tree:
-                    tree = _where(x < lower, wrapped[0], _where(x > upper, wrapped[1], tree))
+                    tree = where(x < lower, wrapped[0], where(x > upper, wrapped[1], tree))
                 continue
             inner = tree
             for side, boundary in enumerate((lower, upper)):
@@ -224,8 +223,8 @@ class Operands:
                     if kind.on_face and side and k == 1:
                         row = slope  # the first place is on the boundary itself
                     end = boundary + k * width if side else boundary - k * width
-                    ghosts = _where(x < end if side else x > end, row, ghosts)
-                tree = _where(x > boundary if side else x < boundary, ghosts, tree)
+                    ghosts = where(x < end if side else x > end, row, ghosts)
+                tree = where(x > boundary if side else x < boundary, ghosts, tree)
         return tree
 
 
@@ -250,10 +249,6 @@ def changed_ghost(face: Face, mirror: Node, height: Node, slopes: Sequence[Node]
 def with_fields(face: Face) -> bool:
     """Whether boundary values depend on fields or arrays: on their values in the cells next to the boundary."""
     return any(value.field_names for value in face.values)
-
-
-def _where(condition: Node, a: Node, b: Node) -> Node:
-    return a if a == b else Pointwise("where", (condition, a, b))
 
 
 def _replaced(tree: Node, x: Node, other: Node) -> Node:

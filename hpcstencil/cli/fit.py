@@ -69,7 +69,8 @@ def fit(
         agree(communicator, lambda: check_output_path(config, input_file, path, "--output"))
         decomposed, local = blocks_of_member(problem, devices, communicator)
 
-        from hpcstencil.fit.checkpoints import newest
+        from hpcstencil.fit.checkpoints import WHAT
+        from hpcstencil.gradient.checkpoint_identity import newest
         from hpcstencil.gradient.resumable import refuse_existing
         from hpcstencil.gradient.stored_states import remove_states
         from hpcstencil.io.output_lock import claimed
@@ -79,7 +80,7 @@ def fit(
             if not (resume or overwrite):
                 from_rank_0(communicator, lambda: refuse_existing(path, "fit"))
             remove_states(path, communicator)
-            continued = newest(path, communicator) if resume else None
+            continued = newest(path, WHAT, communicator) if resume else None
             members = composed_members(problem, adjoint, expressed, decomposed, local, communicator, continued)
             compose = partial(composed, devices=local, communicator=communicator)
             result, whole = _fit(members, limits, path, continued, compose, request, quiet)

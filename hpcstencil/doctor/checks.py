@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
+from hpcstencil.validation.messages import bytes_text
+
 Facts = dict[str, Any]
 T = TypeVar("T")
 
@@ -45,15 +47,6 @@ def ranks_text(ranks: Sequence[int], every: Sequence[Facts]) -> str:
 def failing(every: Sequence[Facts], look: Callable[[Facts], T]) -> list[tuple[int, T]]:
     """Return (rank, result) for each rank for whose facts ``look`` returns a non-empty result."""
     return [(rank, said) for rank, facts in enumerate(every) if (said := look(facts))]
-
-
-def sizes(count: float) -> str:
-    """Format a number of bytes with three significant digits and a unit."""
-    for unit in ("B", "KB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.3g} TB"
 
 
 def of_hosts(every: Sequence[Facts]) -> dict[str, list[int]]:
@@ -191,12 +184,12 @@ def limits(every: Sequence[Facts]) -> Iterable[Check]:
     for name, least, remedy in rules:
         for rank, value in below(name, least)[:1]:
             quiet = False
-            shown = f"{value}" if name == "open files" else sizes(value)
+            shown = f"{value}" if name == "open files" else bytes_text(value)
             yield Check("warning", "limits", f"{name}: at most {shown}{ranks_text([rank], every)}", remedy)
     for rank, value in below("locked memory", 2**30)[:1]:
         if every[rank]["infiniband"]:
             quiet = False
-            found = f"locked memory: at most {sizes(value)}{ranks_text([rank], every)}, which has InfiniBand"
+            found = f"locked memory: at most {bytes_text(value)}{ranks_text([rank], every)}, which has InfiniBand"
             remedy = "lift it, because MPI registers buffers: ulimit -l unlimited, in Slurm PropagateResourceLimits"
             yield Check("warning", "limits", found, remedy)
     if quiet:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from hpcstencil.doctor.checks import INSTALL, LAUNCH, README, Check, Facts, failing, of_hosts, ranks_text, sizes
+from hpcstencil.doctor.checks import INSTALL, LAUNCH, README, Check, Facts, failing, of_hosts, ranks_text
 from hpcstencil.runtime.filesystem import NOT_FOR_MPIO
+from hpcstencil.validation.messages import bytes_text
 
 IN_MEMORY = ("tmpfs", "ramfs")
 LITTLE = 10**9  # bytes; a folder for output with less free space gets a warning
@@ -26,7 +27,7 @@ def output_folder(every: Sequence[Facts]) -> Check:
             )
     folder = every_folder[0]
     about = f"{folder['path']} ({folder['kind']}"
-    about += ")" if folder["free"] is None else f", {sizes(folder['free'])} free)"
+    about += ")" if folder["free"] is None else f", {bytes_text(folder['free'])} free)"
     if folder["free"] is not None and folder["free"] < LITTLE:
         return Check("warning", "folder", f"{about} has little space", "remove old output, or write to another folder")
     if folder["kind"] in NOT_FOR_MPIO:
@@ -69,7 +70,9 @@ def shared_memory(every: Sequence[Facts]) -> Check | None:
     for host, ranks in of_hosts(every).items():
         free = every[ranks[0]]["folders"].get("shared memory", {}).get("free")
         if free is not None and free < SHARED_MEMORY * len(ranks):
-            found = f"{sizes(free)} free in /dev/shm of {host}, {sizes(SHARED_MEMORY * len(ranks))} may be needed"
+            found = (
+                f"{bytes_text(free)} free in /dev/shm of {host}, {bytes_text(SHARED_MEMORY * len(ranks))} may be needed"
+            )
             return Check("warning", "shared memory", found, "enlarge it; in a container: docker run --shm-size=1g")
     return None
 

@@ -20,7 +20,7 @@ from hpcstencil.fit.lbfgs import Pair, Point, Row, State, Vector
 from hpcstencil.gradient import checkpoint_identity, tables
 from hpcstencil.gradient.members import Members
 from hpcstencil.gradient.tables import TABLES, part_of
-from hpcstencil.runtime.communicator import Communicator, from_rank_0
+from hpcstencil.runtime.communicator import from_rank_0
 
 # Keys in which a fit that continues may differ from the one before.
 FREE = (*checkpoint_identity.FREE, "fit.steps", "fit.tolerance")
@@ -56,11 +56,6 @@ def _vectors(state: State) -> dict[str, Vector]:
     for n, pair in enumerate(state.pairs):
         found |= {f"moved{n}": pair.moved, f"changed{n}": pair.changed}
     return found
-
-
-def newest(output: Path, communicator: Communicator) -> Path | None:
-    """The newest valid checkpoint of the fit that writes ``output``; see `checkpoint_identity.newest`. Collective."""
-    return checkpoint_identity.newest(output, WHAT, communicator)
 
 
 def read(path: Path, members: Members, like: Vector, digests: Mapping[str, str]) -> State:

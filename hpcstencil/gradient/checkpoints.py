@@ -23,7 +23,7 @@ from hpcstencil.gradient.members import Members, Results
 from hpcstencil.gradient.sweep_hooks import SweepPosition
 from hpcstencil.gradient.tables import TABLES, part_of, shapes_of
 from hpcstencil.numerics.schedule import StepRange
-from hpcstencil.runtime.communicator import Communicator, from_rank_0
+from hpcstencil.runtime.communicator import from_rank_0
 from hpcstencil.simulation.file_blocks import checkpoint_block, from_checkpoint
 from hpcstencil.validation.errors import InputError
 from hpcstencil.validation.messages import listing
@@ -87,11 +87,6 @@ def write(output: Path, members: Members, position: GradientPosition, digests: M
 def _numbers(members: Members) -> list[str]:
     """The keys of the unknowns that are numbers."""
     return [one.key for one in members.unknowns if one.kind == "number"]
-
-
-def newest(output: Path, communicator: Communicator) -> Path | None:
-    """The newest valid checkpoint of the gradient that writes ``output``; see `checkpoint_identity.newest`. Collective."""
-    return checkpoint_identity.newest(output, WHAT, communicator)
 
 
 def read(path: Path, members: Members, digests: Mapping[str, str]) -> tuple[GradientPosition, Members]:

@@ -26,10 +26,10 @@ from hpcstencil.gradient.reverse_sweep import Result, Sweep
 from hpcstencil.io.array_file import ArrayInMemory
 from hpcstencil.problem.problem import Problem
 from hpcstencil.runtime.communicator import T, agree
-from hpcstencil.simulation.dry_run import human
 from hpcstencil.simulation.prepared import Decomposed
 from hpcstencil.simulation.simulation import Simulation
 from hpcstencil.validation.errors import NumericsError
+from hpcstencil.validation.messages import bytes_text
 
 # Cached properties of a sweep that all members share.
 SHARED = (
@@ -230,7 +230,7 @@ def told(plans: Sequence[SweepPlan]) -> str:
     first, count = plans[0], len(plans)
     of = "" if count == 1 else f"{count} members one after the other: "
     steps, taken = (sum(getattr(plan, name) for plan in plans) for name in ("steps", "taken"))
-    tape = f", a tape of {human(first.tape_bytes)} per process" if first.tape_bytes else ""
+    tape = f", a tape of {bytes_text(first.tape_bytes)} per process" if first.tape_bytes else ""
     return f"{of}{steps} steps, {first.states} stored states{tape}, {taken} steps taken forwards in all"
 
 

@@ -50,7 +50,7 @@ def newest_of(output: Path, communicator: Communicator, first: int | None = None
     ``first`` is 0 for an ensemble. Raises InputError, on all processes, if it is that of something else, or if all checkpoints
     are damaged.
     """
-    path = checkpoints.newest(output, communicator)
+    path = checkpoint_identity.newest(output, checkpoints.WHAT, communicator)
 
     def refuse_damaged() -> None:
         if path is None and (damaged := list_checkpoints(output)):

@@ -22,10 +22,10 @@ from hpcstencil.gradient import tables
 from hpcstencil.gradient.tables import TABLES, part_of, shapes_of
 from hpcstencil.runtime.communicator import Communicator, agree, from_rank_0
 from hpcstencil.runtime.filesystem import file_errors
-from hpcstencil.simulation.dry_run import human
 from hpcstencil.simulation.file_blocks import checkpoint_block, from_checkpoint
 from hpcstencil.simulation.simulation import Simulation
 from hpcstencil.validation.errors import EnvironmentProblem, InputError
+from hpcstencil.validation.messages import bytes_text
 
 ALL = 2**31  # more than the files of any sweep
 WHAT = "stored state of a gradient"
@@ -170,8 +170,8 @@ class OnDisk:
             free = shutil.disk_usage(folder).free
             if size - there > free:
                 raise EnvironmentProblem(
-                    f"gradient.storage: expected {human(size - there)} of free space in {folder} for stored states, but got "
-                    f"{human(free)}; free some, choose another --output, or set fewer gradient.checkpoints"
+                    f"gradient.storage: expected {bytes_text(size - there)} of free space in {folder} for stored states, "
+                    f"but got {bytes_text(free)}; free some, choose another --output, or set fewer gradient.checkpoints"
                 )
 
         from_rank_0(self.simulation.communicator, check)

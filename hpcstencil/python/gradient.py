@@ -14,14 +14,14 @@ from hpcstencil.distributed.halo import Fields
 from hpcstencil.gradient.members import Members, Total, members_of
 from hpcstencil.io.array_file import ArrayInMemory
 from hpcstencil.python.datasets import gathered
-from hpcstencil.python.shared_programs import PROGRAMS, Program
+from hpcstencil.python.shared_programs import ProgramUser
 from hpcstencil.runtime.communicator import agree
 from hpcstencil.simulation.prepared import Decomposed
 from hpcstencil.simulation.simulation import Simulation
 from hpcstencil.simulation.state import State
 
 
-class Gradient:
+class Gradient(ProgramUser):
     """The reverse sweep of a simulation, composed once; in an ensemble, of each member.
 
     ``assigned`` has the fields whose initial values are not expressions, and whether each member has its own, and ``held`` the
@@ -30,21 +30,14 @@ class Gradient:
     """
 
     def __init__(self, simulation: Simulation, assigned: Mapping[str, bool], held: Mapping[str, ArrayInMemory]) -> None:
+        super().__init__(simulation)
         problem, communicator = simulation.problem, simulation.communicator
-        devices = simulation.device_grid.devices.devices
-        self.simulation, self.programs = simulation, list[Program]()
-
-        def compose(blocks: Decomposed) -> Simulation:
-            program, composed = PROGRAMS.take(blocks, devices, communicator)
-            self.programs.append(program)
-            return composed
-
         first = single_runs(problem)[0]
         expressed = tuple(name for name in problem.initial if name not in assigned)
         adjoint = agree(communicator, lambda: adjoint_of(first, expressed))
-        forward = member_alone(simulation, compose)
+        forward = member_alone(simulation, self.composed)
         own = differing(problem, adjoint.unknowns, assigned)
-        self.members = members_of(problem, forward, adjoint, compose, held, own, expressed)
+        self.members = members_of(problem, forward, adjoint, self.composed, held, own, expressed)
 
     def at(self, state: State) -> tuple[float, dict[str, Any]]:
         """The objective and its gradient for a run that begins with ``state``; see `Simulation.value_and_gradient`."""
@@ -55,11 +48,6 @@ class Gradient:
         members, plans = self.members.planned(begin)
         total = members.total(lambda number, sweep: sweep(begin(number), plans[number].states))
         return total.value, collected(members, total)
-
-    def close(self) -> None:
-        """Release the compiled programs. All processes call this together."""
-        while self.programs:
-            PROGRAMS.give_back(self.programs.pop())
 
 
 def member_alone(simulation: Simulation, compose: Callable[[Decomposed], Simulation]) -> Simulation:

@@ -95,6 +95,25 @@ class SharedPrograms:
 PROGRAMS = SharedPrograms()
 
 
+class ProgramUser:
+    """Composes further problems on the devices of a ``simulation`` with shared programs, and keeps these until `close`."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self.simulation, self.programs = simulation, list[Program]()
+
+    def composed(self, blocks: Decomposed) -> Simulation:
+        """Return the simulation of a problem. All processes call this together. Raises the errors of `SharedPrograms.take`."""
+        devices = self.simulation.device_grid.devices.devices
+        program, simulation = PROGRAMS.take(blocks, devices, self.simulation.communicator)
+        self.programs.append(program)
+        return simulation
+
+    def close(self) -> None:
+        """Release the compiled programs. All processes call this together."""
+        while self.programs:
+            PROGRAMS.give_back(self.programs.pop())
+
+
 def dependence(decomposed: Decomposed, devices: Sequence[jax.Device]) -> tuple[Any, ...]:
     """Everything on which compiled code depends, as a tuple. Problems with equal tuples can share a program."""
     problem = decomposed.problem

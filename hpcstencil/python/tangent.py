@@ -29,7 +29,7 @@ from hpcstencil.io.array_file import ArrayInMemory
 from hpcstencil.problem.problem import Problem
 from hpcstencil.python.assignment import as_array, block_of
 from hpcstencil.python.gradient import collected, fields_of_member, gathered_blocks, member_alone
-from hpcstencil.python.shared_programs import PROGRAMS, Program
+from hpcstencil.python.shared_programs import ProgramUser
 from hpcstencil.runtime.communicator import agree
 from hpcstencil.simulation.prepared import Decomposed
 from hpcstencil.simulation.simulation import Simulation
@@ -38,7 +38,7 @@ from hpcstencil.symbolic.expressions import PARAMETER_FIELD
 from hpcstencil.validation.errors import InputError
 
 
-class TangentLinear:
+class TangentLinear(ProgramUser):
     """The tangent of a simulation along directions with the same keys, composed once; in an ensemble, of each member.
 
     The arguments are as in `Gradient`, and the ``keys`` of the direction. All processes create it together. Raises InputError
@@ -52,15 +52,16 @@ class TangentLinear:
         held: Mapping[str, ArrayInMemory],
         keys: Collection[str],
     ) -> None:
+        super().__init__(simulation)
         problem, communicator = simulation.problem, simulation.communicator
-        self.simulation, self.held, self.programs = simulation, held, list[Program]()
+        self.held = held
         expressed = frozenset(problem.initial) - frozenset(assigned)
         topology = simulation.plan.topology
         found = agree(communicator, lambda: tangents_of(problem, expressed, tuple(keys)))
         tangents = [one.on(topology) for one in found]
         self.expressed = {*expressed, *(name for name in tangents[0].problem.initial if name.startswith(TANGENT))}
         self.own = differing(problem, tangents[0].unknowns, assigned)
-        first = self._composed(agree(communicator, lambda: self._decomposed(tangents[0].problem)))
+        first = self.composed(agree(communicator, lambda: self._decomposed(tangents[0].problem)))
         first_slopes = first.steps.slopes() if problem.method.multistep else None
 
         receivers = None if tangents[0].problem.misfit is None else Samples(first, {})
@@ -75,19 +76,13 @@ class TangentLinear:
             return TangentRun(tangent, alone, steps_of(member), data, samples, first_slopes)
 
         # of a member, to record steps that follow the solution; None for other steps
-        self.alone = member_alone(simulation, self._composed) if problem.step_follows_solution else None
+        self.alone = member_alone(simulation, self.composed) if problem.step_follows_solution else None
         pairs = zip(single_runs(problem), tangents, strict=True)
         self.runs = [run(number, *pair) for number, pair in enumerate(pairs)]
 
     def _decomposed(self, problem: Problem) -> Decomposed:
         devices = self.simulation.device_grid.devices.devices
         return Decomposed.of(problem, self.simulation.communicator.size, len(devices))
-
-    def _composed(self, blocks: Decomposed) -> Simulation:
-        devices = self.simulation.device_grid.devices.devices
-        program, composed = PROGRAMS.take(blocks, devices, self.simulation.communicator)
-        self.programs.append(program)
-        return composed
 
     def at(self, state: State, direction: Mapping[str, Any]) -> dict[str, Any]:
         """The derivatives at the end of a run that begins with ``state``; see `Simulation.tangent`."""
@@ -189,13 +184,8 @@ class TangentLinear:
             problem,
             self.runs[0].simulation,
             adjoint,
-            self._composed,
+            self.composed,
             self.held,
             self.own,
             tuple(self.expressed),
         )
-
-    def close(self) -> None:
-        """Release the compiled programs. All processes call this together."""
-        while self.programs:
-            PROGRAMS.give_back(self.programs.pop())

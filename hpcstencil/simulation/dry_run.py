@@ -33,7 +33,7 @@ from hpcstencil.simulation.memory_estimate import memory
 from hpcstencil.simulation.prepared import Prepared
 from hpcstencil.simulation.step_speed import step_speed
 from hpcstencil.validation.errors import InputError
-from hpcstencil.validation.messages import listing
+from hpcstencil.validation.messages import bytes_text, listing
 
 BY_METHOD = {"direct": "", "fft": ", applied by Fourier transforms: the last digits depend on the decomposition"}
 SHOWN = 49  # largest number of weights of a stencil, or receivers of a table, that are printed in full
@@ -64,8 +64,8 @@ def report(prepared: Prepared) -> str:
         f"processes             {' x '.join(map(str, topology.processes))}, largest block {block} cells",
         f"devices per process   {' x '.join(map(str, topology.devices))}, tiles {' x '.join(map(str, topology.tiles))}",
         f"steps per exchange    {plan.steps_per_exchange or 'one stage'}, halo {' x '.join(map(str, plan.halo))} cells",
-        f"memory per process    {human(needed)} of field arrays, beside the program's own {PROGRAM}{_too_much(needed)}",
-        f"halo per step         {human(plan.halo_bytes_per_step(fields, itemsize))} sent and received by a process",
+        f"memory per process    {bytes_text(needed)} of field arrays, beside the program's own {PROGRAM}{_too_much(needed)}",
+        f"halo per step         {bytes_text(plan.halo_bytes_per_step(fields, itemsize))} sent and received by a process",
         f"kernel                {prepared.choice.why}",
         f"time step             {_time_step(problem)}",
         f"steps                 {_steps(problem)}",
@@ -129,9 +129,9 @@ def _gradient(problem: Problem, topology: Topology, kernel: str) -> list[str]:
     at_once = steps_at_once(adjoint, topology, kernel, injected)
     plans = [plan_of(adjoint, topology, at_once, injected, steps_of(one)) for one in runs]
     plan = max(plans, key=lambda one: one.bytes)
-    stored = f"{plan.states} stored states of {human(plan.bytes_per_state)}" if plan.states else "no stored states"
-    stored += f", a tape of {human(plan.tape_bytes)}" if plan.tape_bytes else ""
-    memory = f"{stored}{' on disk' * plan.on_disk}, about {human(plan.bytes)} in all per process"
+    stored = f"{plan.states} stored states of {bytes_text(plan.bytes_per_state)}" if plan.states else "no stored states"
+    stored += f", a tape of {bytes_text(plan.tape_bytes)}" if plan.tape_bytes else ""
+    memory = f"{stored}{' on disk' * plan.on_disk}, about {bytes_text(plan.bytes)} in all per process"
     of = f"{len(runs)} members one after the other, " if problem.members else ""
     taken, steps = sum(one.taken for one in plans), sum(one.steps for one in plans)
     lines = [
@@ -139,7 +139,7 @@ def _gradient(problem: Problem, topology: Topology, kernel: str) -> list[str]:
         f"gradient              {of}{memory}, {taken} steps taken to reverse {steps}",
     ]
     if size := max(one.bytes_on_disk for one in plans):
-        lines.append(f"states on disk        {human(size)} in all{_room(Path.cwd(), size)}")
+        lines.append(f"states on disk        {bytes_text(size)} in all{_room(Path.cwd(), size)}")
     return [*lines, *_fit(problem, adjoint, topology)]
 
 
@@ -149,7 +149,7 @@ def _fit(problem: Problem, adjoint: Adjoint, topology: Topology) -> list[str]:
         return []
     unknowns = per_member(problem, adjoint.unknowns, differing(problem, adjoint.unknowns, {}))
     words, size = plan_of_fit(problem, unknowns, problem.config.fit, topology)
-    held = f"; its vectors take {human(size)} per process" if size else ""
+    held = f"; its vectors take {bytes_text(size)} per process" if size else ""
     return [f"fit                   {words}{held}"]
 
 
@@ -170,7 +170,7 @@ def _probes(problem: Problem, itemsize: int) -> list[str]:
         size = (
             ""
             if steps is None
-            else f", {human((steps // each.every + 1) * len(each.places) * problem.copies * itemsize)} in all"
+            else f", {bytes_text((steps // each.every + 1) * len(each.places) * problem.copies * itemsize)} in all"
         )
         asked = problem.config.probes[name]
         what = asked.field or asked.expression
@@ -217,15 +217,6 @@ def _memory(problem: Problem) -> str:
     return f", and {count} array{'s' * (count > 1)} for layers, the integrator, a mask or parameters" if count else ""
 
 
-def human(count: float) -> str:
-    """Format a number of bytes with three significant digits and a unit."""
-    for unit in ("B", "KB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.3g} TB"
-
-
 def _time_step(problem: Problem) -> str:
     time = problem.config.time
     if time.dt is not None:
@@ -248,7 +239,7 @@ def step_count(problem: Problem) -> int | None:
 def _too_much(needed: int) -> str:
     """Return a remark if a process needs more memory than this machine has; else ""."""
     here = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return f"; this machine has {human(here)} in all" if needed > here else ""
+    return f"; this machine has {bytes_text(here)} in all" if needed > here else ""
 
 
 def _output(problem: Problem, itemsize: int) -> str:
@@ -257,16 +248,16 @@ def _output(problem: Problem, itemsize: int) -> str:
     size = len(output.fields or problem.shown) * problem.cells * itemsize
     packed = " before compression" if output.compression != "none" else ""
     if count is None:
-        return f"{human(size)} a snapshot{packed}"
+        return f"{bytes_text(size)} a snapshot{packed}"
     folder = next((there for there in Path(output.path).absolute().parents if there.is_dir()), Path("/"))
     room = "" if packed else _room(folder, count * size)
-    return f"{count} snapshots of {human(size)}, {human(count * size)} in all{packed}{room}"
+    return f"{count} snapshots of {bytes_text(size)}, {bytes_text(count * size)} in all{packed}{room}"
 
 
 def _room(folder: Path, size: int) -> str:
     """Return a remark if the file system of a folder has no room for ``size`` bytes; else ""."""
     free = shutil.disk_usage(folder).free
-    return f"; {human(free)} are free in {folder}" if size > free else ""
+    return f"; {bytes_text(free)} are free in {folder}" if size > free else ""
 
 
 def _streams(problem: Problem, itemsize: int) -> list[str]:
@@ -278,8 +269,8 @@ def _streams(problem: Problem, itemsize: int) -> list[str]:
         size = len(stream.names(problem.shown)) * cells.cells * problem.copies * itemsize
         count = _records(problem, stream)
         what = f"{'means of ' if stream.average else ''}{' x '.join(map(str, cells.shape))} cells"
-        sizes = f"{human(size)} a record" + (
-            "" if count is None else f", {count} records, {human(count * size)} in all"
+        sizes = f"{bytes_text(size)} a record" + (
+            "" if count is None else f", {count} records, {bytes_text(count * size)} in all"
         )
         lines.append(f"{'stream ' + name:<21} {what} in {path}, {sizes}")
     return lines

@@ -37,7 +37,7 @@ ZERO, ONE = Constant(0.0), Constant(1.0)
 STEPS = ("less", "less_equal", "greater", "greater_equal", "equal", "not_equal", "sign")  # piecewise constant
 
 
-def _chosen(condition: Node, a: Node, b: Node) -> Node:
+def where(condition: Node, a: Node, b: Node) -> Node:
     """The tree of where(condition, a, b), simplified if both branches are equal."""
     return a if a == b else Pointwise("where", (condition, a, b))
 
@@ -58,9 +58,9 @@ RULES: dict[str, Callable[[Node, tuple[Node, ...], tuple[Node, ...]], Node]] = {
     "tan": lambda f, x, d: times(plus(ONE, times(f, f)), d[0]),
     "tanh": lambda f, x, d: times(plus(ONE, times(Constant(-1.0), times(f, f))), d[0]),
     "abs": lambda f, x, d: times(Pointwise("sign", (x[0],)), d[0]),
-    "where": lambda f, x, d: _chosen(x[0], d[1], d[2]),
-    "minimum": lambda f, x, d: _chosen(Pointwise("less", x), d[0], d[1]),
-    "maximum": lambda f, x, d: _chosen(Pointwise("less", x), d[1], d[0]),
+    "where": lambda f, x, d: where(x[0], d[1], d[2]),
+    "minimum": lambda f, x, d: where(Pointwise("less", x), d[0], d[1]),
+    "maximum": lambda f, x, d: where(Pointwise("less", x), d[1], d[0]),
     **dict.fromkeys(STEPS, lambda f, x, d: ZERO),
 }
 

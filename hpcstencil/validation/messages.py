@@ -1,4 +1,4 @@
-"""Building blocks of error messages for invalid input: shortened values, lists, suggestions, and common errors."""
+"""Building blocks of messages: shortened values, lists, numbers of bytes, suggestions, and common errors."""
 
 from __future__ import annotations
 
@@ -27,6 +27,15 @@ def at(*names: str) -> str:
     """
     parts = map(dump_key, names)
     return ".".join(part if len(part) <= LONGEST_PART else part[: LONGEST_PART - 3] + "..." for part in parts)
+
+
+def bytes_text(count: float) -> str:
+    """Format a number of bytes with three significant digits and a unit."""
+    for unit in ("B", "KB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"
 
 
 def listing(items: Iterable[object], last: str = "and") -> str:
