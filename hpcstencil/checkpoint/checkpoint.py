@@ -71,19 +71,19 @@ def write_checkpoint(
     attributes: Attributes,
     keep: int,
     method: str = "auto",
-    apart: Mapping[str, Part] = NOTHING,
+    partial_arrays: Mapping[str, Part] = NOTHING,
 ) -> Path:
     """Write a checkpoint of the state after ``step`` steps, at ``time``, and return its path. Collective.
 
     ``arrays`` maps names, in which "/" separates groups, to this process's blocks: local, without ghost cells, C-contiguous,
     of any dtype, possibly with additional leading axes. ``ranges`` is the global index range of the blocks per axis.
-    ``apart`` are arrays over parts of the grid. All processes must pass the same names in the same order, and equal
+    ``partial_arrays`` are arrays over parts of the grid. All processes must pass the same names in the same order, and equal
     ``scalars`` and ``attributes``. ``method`` is the `output.method` of the input.
 
     Only the newest ``keep`` checkpoints of this run remain. Raises EnvironmentProblem if the file system fails; earlier
     checkpoints are then unchanged.
     """
-    parts = {**{name: Part(block, ranges, grid.shape) for name, block in arrays.items()}, **apart}
+    parts = {**{name: Part(block, ranges, grid.shape) for name, block in arrays.items()}, **partial_arrays}
     final = checkpoint_path(output, step)
     temporary = final.with_name(final.name + ".tmp")
     transport = chosen_transport(method, communicator, output)

@@ -47,7 +47,9 @@ def write(output: Path, members: Members, state: State, digests: Mapping[str, st
         attributes=checkpoint_identity.attributes_of(WHAT, members, digests),
         keep=config.checkpoint.keep,
         method=config.output.method,
-        apart={TABLES + name: part_of(x, simulation.communicator, config.grid.ndim) for name, x in series.items()},
+        partial_arrays={
+            TABLES + name: part_of(x, simulation.communicator, config.grid.ndim) for name, x in series.items()
+        },
     )
 
 

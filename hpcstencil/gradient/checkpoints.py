@@ -78,7 +78,7 @@ def write(output: Path, members: Members, position: GradientPosition, digests: M
         attributes=checkpoint_identity.attributes_of(WHAT, members, digests),
         keep=config.checkpoint.keep,
         method=config.output.method,
-        apart={
+        partial_arrays={
             TABLES + name: part_of(table, simulation.communicator, config.grid.ndim) for name, table in found.items()
         },
     )

@@ -249,7 +249,7 @@ class OnDisk:
             keep=ALL,
             method=config.output.method,
             scalars=shapes_of(recorded),
-            apart={
+            partial_arrays={
                 TABLES + name: part_of(table, simulation.communicator, config.grid.ndim)
                 for name, table in recorded.items()
             },

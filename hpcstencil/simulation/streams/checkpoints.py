@@ -47,11 +47,11 @@ class CheckpointWriter:
             stream.flush()
         with self.stopwatch.during("checkpoints"):
             changing = {name: state.fields[name] for name in simulation.problem.changing}
-            apart: dict[str, Part] = {}
+            partial_arrays: dict[str, Part] = {}
             arrays, scalars = split(replace(state, fields=changing), partial(checkpoint_block, simulation))
             for stream in streams:
                 parts, numbers = stream.memory()
-                apart |= parts
+                partial_arrays |= parts
                 scalars |= numbers
             write_checkpoint(
                 self.path,
@@ -65,7 +65,7 @@ class CheckpointWriter:
                 attributes=self.attributes,
                 keep=config.checkpoint.keep,
                 method=config.output.method,
-                apart=apart,
+                partial_arrays=partial_arrays,
             )
         self.seconds = max(self.seconds, time.perf_counter() - start)
         if simulation.communicator.rank == 0 and self.newest_step < 0:
