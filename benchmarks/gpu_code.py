@@ -162,8 +162,9 @@ def bytes_of_step(shape: tuple[int, ...], cut: tuple[int, ...]) -> tuple[float, 
     return (moved or ideal), ideal
 
 
-def print_bytes(n: int = 512) -> None:
-    """Print the bytes of a step in a block of ``n``³ cells, for every set of axes that are cut."""
+def print_bytes() -> None:
+    """Print the bytes of a step in a block of 512³ cells, for every set of axes that are cut."""
+    n = 512
     for cut in ((), (0,), (1,), (2,), (0, 1), (0, 1, 2)):
         moved, ideal = bytes_of_step((n,) * 3, cut)
         axes = " and ".join("xyz"[axis] for axis in cut) or "nothing"

@@ -74,10 +74,10 @@ def colour_scale(limits: Limits, dtype: np.dtype) -> tuple[str, float, float]:
     return SEQUENTIAL, low, high
 
 
-def field_figure(selection: Selection, limits: Limits | None = None) -> Figure:
+def field_figure(selection: Selection) -> Figure:
     """Draw the selection: a line for one dimension, an image for two, with the first dimension horizontal."""
     values = selection.values()
-    figure, draw = field_canvas(selection, limits or value_limits(selection.fluid(values)))
+    figure, draw = field_canvas(selection, value_limits(selection.fluid(values)))
     draw(values, selection.time)
     return figure
 
