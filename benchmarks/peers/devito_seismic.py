@@ -110,12 +110,12 @@ def ours(per_sample: int, precision: str, path: Path, until: float | None = None
     return Run(gather, common.stepping_seconds(summary), whole, cpu, common.told(r"kernel +(\S+)", summary))
 
 
-def theirs(per_sample: int, precision: str, path: Path, weights: str = "lagrange") -> Run:
+def theirs(per_sample: int, precision: str, path: Path, until: float | None = None, weights: str = "lagrange") -> Run:
     """The shot by Devito, with the step and the weights of source and receivers."""
     shot = tomllib.loads(INPUT.read_text())
     task = {
         "model": str(path), "receivers": str(INPUT.with_suffix(".csv")), "precision": precision, "weights": weights,
-        "dt": SAMPLE / per_sample, "steps": round(end() / SAMPLE) * per_sample, "every": per_sample,
+        "dt": SAMPLE / per_sample, "steps": round((until or end()) / SAMPLE) * per_sample, "every": per_sample,
         "upper": shot["grid"]["upper"], "layer": shot["boundary"]["x"]["cpml"]["width"],
         "signal_dt": shot["equation"]["source"]["dt"], "source": source(),
         "gather": str(path.parent / "gather.npy"),
