@@ -22,7 +22,7 @@ from hpcstencil.distributed.windows import STEP_SIZE
 from hpcstencil.gradient import compose, resumable
 from hpcstencil.gradient.compose import samples_of
 from hpcstencil.gradient.members import Members, Total, members_of
-from hpcstencil.gradient.reverse_sweep import Sweep
+from hpcstencil.gradient.reverse_sweep import ReverseSweep
 from hpcstencil.runtime.communicator import Communicator
 from hpcstencil.runtime.signals import Request
 from hpcstencil.simulation.event_loop import StopRequests
@@ -34,14 +34,14 @@ from hpcstencil.validation.errors import StoppedEarly
 
 def sweep_of(
     tables: Mapping[str, Any], communicator: Communicator | None = None, devices: int = 1, kernel: str = "shift"
-) -> Sweep:
+) -> ReverseSweep:
     """The reverse sweep of an input, from the initial expressions."""
     problem = problem_of(**tables)
     adjoint = adjoint_of(problem, problem.initial)
     forward = simulation_of(problem, communicator, devices, kernel)
     backward = simulation_of(adjoint.reversing(forward.plan.topology), communicator, devices, kernel)
     samples, injected = samples_of(forward, backward, adjoint, {}), injects(adjoint, forward.plan.topology, kernel)
-    return Sweep(forward, adjoint, backward, steps_of(problem), {}, samples=samples, injected=injected)
+    return ReverseSweep(forward, adjoint, backward, steps_of(problem), {}, samples=samples, injected=injected)
 
 
 def members_from(
@@ -72,7 +72,9 @@ def without_tapes() -> Iterator[None]:
         yield
 
 
-def several_at_once(sweep: Sweep, steps: int, communicator: Communicator | None = None, devices: int = 1) -> Sweep:
+def several_at_once(
+    sweep: ReverseSweep, steps: int, communicator: Communicator | None = None, devices: int = 1
+) -> ReverseSweep:
     """The same sweep, which reverses ``steps`` steps together."""
     problem = sweep.adjoint.reversing(sweep.forward.plan.topology, steps)
     several = simulation_of(problem, communicator, devices, sweep.forward.kernel)
@@ -80,7 +82,7 @@ def several_at_once(sweep: Sweep, steps: int, communicator: Communicator | None 
     return replace(sweep, several=several, at_once=steps, injected=injected)
 
 
-def objective(sweep: Sweep, fields: Mapping[str, Any], numbers: Mapping[str, float]) -> float:
+def objective(sweep: ReverseSweep, fields: Mapping[str, Any], numbers: Mapping[str, float]) -> float:
     """The objective of a run from these blocks, with other numbers as parameters."""
     problem = sweep.forward.problem
     other = replace(problem, parameters={**problem.parameters, **numbers})
@@ -88,7 +90,7 @@ def objective(sweep: Sweep, fields: Mapping[str, Any], numbers: Mapping[str, flo
     return sweep.value(sweep.forward.put(dict(fields)))
 
 
-def taylor_slopes(sweep: Sweep, fields: Mapping[str, np.ndarray], size: float = 1e-3) -> list[float]:
+def taylor_slopes(sweep: ReverseSweep, fields: Mapping[str, np.ndarray], size: float = 1e-3) -> list[float]:
     """The orders of |J(x + h d) - J(x) - h J'd| over five halvings of h, for a random direction d of all unknowns.
 
     Values of fields on lower boundaries move too, but a run begins with the given ones there.

@@ -15,7 +15,7 @@ from hpcstencil.distributed.halo import Fields
 from hpcstencil.fit.lbfgs import Box, Point, Vector
 from hpcstencil.gradient.members import SHARED, Members
 from hpcstencil.gradient.reuse_compiled import SweepFor
-from hpcstencil.gradient.reverse_sweep import Result, Sweep
+from hpcstencil.gradient.reverse_sweep import Result, ReverseSweep
 from hpcstencil.numerics.topology import Range
 from hpcstencil.simulation.initial_state import lower_walls
 from hpcstencil.simulation.simulation import Simulation
@@ -182,7 +182,7 @@ class Evaluation:
         """The point with these unknowns. Collective. Raises the NumericsError of the sweep."""
         parts = components(self.members)
 
-        def result(number: int, _: Sweep) -> Result:
+        def result(number: int, _: ReverseSweep) -> Result:
             numbers, arrays = dict[str, Any](), dict[str, OwnBlock]()
             for name, (one, member) in parts.items():
                 if one.key in self.members.own and member != number:

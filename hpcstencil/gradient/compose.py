@@ -15,7 +15,7 @@ from hpcstencil.adjoint.tape import recording
 from hpcstencil.config.settings import Config
 from hpcstencil.distributed.halo import Fields
 from hpcstencil.gradient.recording import recorded
-from hpcstencil.gradient.reverse_sweep import Sweep
+from hpcstencil.gradient.reverse_sweep import ReverseSweep
 from hpcstencil.gradient.sample_derivatives import SampleDerivatives
 from hpcstencil.gradient.stored_states import WHAT, OnDisk, beside
 from hpcstencil.problem.problem import Problem
@@ -32,7 +32,7 @@ def sweep_of(
     adjoint: Adjoint,
     compose: Callable[[Decomposed], Simulation],
     held: Held,
-) -> Sweep:
+) -> ReverseSweep:
     """Compose the reverse sweep of a simulation. Collective.
 
     ``compose`` composes the adjoint problem on the blocks of the simulation. ``held`` are data of the objective from Python,
@@ -58,12 +58,12 @@ def sweep_of(
     backward = backward or composed(adjoint.reversing(topology))
     samples = samples_of(forward, backward, adjoint, held)
     return stored_by(
-        Sweep(forward, adjoint, backward, steps_of(forward.problem), data, several, at_once, samples, injected),
+        ReverseSweep(forward, adjoint, backward, steps_of(forward.problem), data, several, at_once, samples, injected),
         forward.problem.config,
     )
 
 
-def stored_by(sweep: Sweep, config: Config) -> Sweep:
+def stored_by(sweep: ReverseSweep, config: Config) -> ReverseSweep:
     """The sweep with states stored as `gradient.storage` of the input says: on disk beside NAME.gradient.h5 for an output
     NAME.h5."""
     if config.gradient.storage == "memory":
@@ -74,7 +74,9 @@ def stored_by(sweep: Sweep, config: Config) -> Sweep:
     )
 
 
-def planned(sweep: Sweep, fields: Fields, check: Callable[[], None] = lambda: None) -> tuple[Sweep, SweepPlan]:
+def planned(
+    sweep: ReverseSweep, fields: Fields, check: Callable[[], None] = lambda: None
+) -> tuple[ReverseSweep, SweepPlan]:
     """Plan the sweep of a run. Collective.
 
     If the steps follow the solution and the sweep has none yet, the run is taken once to record them, from ``fields``, which

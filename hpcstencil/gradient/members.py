@@ -22,7 +22,7 @@ from hpcstencil.adjoint.tape import recording
 from hpcstencil.config.settings import Config
 from hpcstencil.distributed.halo import Fields
 from hpcstencil.gradient.compose import data_of, observed_of, planned, sweep_of
-from hpcstencil.gradient.reverse_sweep import Result, Sweep
+from hpcstencil.gradient.reverse_sweep import Result, ReverseSweep
 from hpcstencil.io.array_file import ArrayInMemory
 from hpcstencil.problem.problem import Problem
 from hpcstencil.runtime.communicator import T, agree
@@ -35,11 +35,11 @@ from hpcstencil.validation.messages import bytes_text
 SHARED = (
     "copied",
     "with_added",
-    "numbers",
-    "arrays",
+    "number_reductions",
+    "array_reductions",
     "stage_sums",
     "sum_of_array",
-    "free",
+    "spare",
     "first_slopes",
     "injections",
     "tape",
@@ -73,7 +73,7 @@ class Results:
     sums: Fields = field(default_factory=dict)
     series: dict[str, list[np.ndarray]] = field(default_factory=dict)
 
-    def add(self, sweep: Sweep, result: Result, own: frozenset[str]) -> None:
+    def add(self, sweep: ReverseSweep, result: Result, own: frozenset[str]) -> None:
         """Add the ``result`` of the next member, which this ``sweep`` has computed."""
         self.values.append(result.value)
         for key, value in result.numbers.items():
@@ -95,7 +95,7 @@ class Members:
     """
 
     config: Config
-    sweeps: tuple[Sweep, ...]
+    sweeps: tuple[ReverseSweep, ...]
     own: frozenset[str] = frozenset()
     count: int = 0
 
@@ -127,7 +127,7 @@ class Members:
             found.append((compiled_like(made, self.sweeps[0]), plan))
         return replace(self, sweeps=tuple(made for made, _ in found)), tuple(plan for _, plan in found)
 
-    def total(self, of: Callable[[int, Sweep], Result], done: Results | None = None) -> Total:
+    def total(self, of: Callable[[int, ReverseSweep], Result], done: Results | None = None) -> Total:
         """Add up the results of all members, by number, in order. Collective.
 
         ``done`` are those of the first members, to which the others are added. Raises NumericsError, on all processes, if the
@@ -144,11 +144,11 @@ class Members:
             {key: np.array([*map(math.fsum, zip(*each, strict=True))]) for key, each in found.series.items()},
         )
 
-    def value(self, of: Callable[[int, Sweep], float]) -> float:
+    def value(self, of: Callable[[int, ReverseSweep], float]) -> float:
         """Add up the objectives of all members, by number. Collective. Raises as `total`."""
         return math.fsum(self.at(number, of) for number in range(len(self.sweeps)))
 
-    def at(self, number: int, of: Callable[[int, Sweep], T]) -> T:
+    def at(self, number: int, of: Callable[[int, ReverseSweep], T]) -> T:
         """Return the result of ``of`` for the member with this number. A NumericsError names the member."""
         try:
             return of(number, self.sweeps[number])
@@ -182,13 +182,13 @@ def members_of(
 
 
 def _like(
-    first: Sweep,
+    first: ReverseSweep,
     member: Problem,
     number: int,
     compose: Callable[[Decomposed], Simulation],
     held: Any,
     expressed: Sequence[str],
-) -> Sweep:
+) -> ReverseSweep:
     """The sweep of the member with this ``number``, which shares the compiled code of the first one. Collective."""
     communicator, topology = first.forward.communicator, first.forward.plan.topology
     devices = len(first.forward.device_grid.devices.devices)
@@ -219,8 +219,8 @@ def _like(
     return compiled_like(made, first)
 
 
-def compiled_like(sweep: Sweep, other: Sweep) -> Sweep:
-    """The sweep, which takes over compiled code and free memory of another one of the same trees."""
+def compiled_like(sweep: ReverseSweep, other: ReverseSweep) -> ReverseSweep:
+    """The sweep, which takes over compiled code and spare memory of another one of the same trees."""
     vars(sweep).update({name: getattr(other, name) for name in SHARED})
     return sweep
 

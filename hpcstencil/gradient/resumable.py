@@ -15,7 +15,7 @@ from hpcstencil.gradient import checkpoint_identity, checkpoints
 from hpcstencil.gradient.checkpoints import GradientPosition
 from hpcstencil.gradient.members import Members, Total
 from hpcstencil.gradient.recording import stopped_while_recording
-from hpcstencil.gradient.reverse_sweep import Result, Sweep
+from hpcstencil.gradient.reverse_sweep import Result, ReverseSweep
 from hpcstencil.gradient.stored_states import WHAT, OnDisk, beside, list_states, remove_states
 from hpcstencil.gradient.sweep_hooks import SweepHooks, SweepPosition
 from hpcstencil.runtime import signals
@@ -143,7 +143,7 @@ class ResumableGradient(SweepHooks):
         if self.members.forward.problem.step_follows_solution and self.continued is None:
             self._save()  # the recorded steps
 
-        def result(number: int, sweep: Sweep) -> Result:
+        def result(number: int, sweep: ReverseSweep) -> Result:
             if number > self.position.number:
                 self.position = GradientPosition(number, SweepPosition(sweep.steps), self.position.results)
                 self._save()

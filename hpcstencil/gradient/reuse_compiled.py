@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from hpcstencil.distributed.halo import Fields
-from hpcstencil.gradient.reverse_sweep import Result, Sweep
+from hpcstencil.gradient.reverse_sweep import Result, ReverseSweep
 from hpcstencil.problem.parameter_files import Blocks
 from hpcstencil.simulation.simulation import Simulation
 
@@ -20,7 +20,7 @@ class SweepFor:
     the values as arguments.
     """
 
-    sweep: Sweep
+    sweep: ReverseSweep
     compiled: dict[str, Any] = field(default_factory=dict)
 
     def __call__(
@@ -33,7 +33,7 @@ class SweepFor:
         """Return the objective and its gradient for these parameters, and arrays by dotted key. Collective.
 
         ``numbers`` has the samples of time series too. ``begin`` returns the fields at t = 0 for the simulation with these
-        values. ``states`` and the errors are those of `Sweep`.
+        values. ``states`` and the errors are those of `ReverseSweep`.
         """
         sweep = self.sweep
         several = None if sweep.several is None else _with(sweep.several, numbers, held)

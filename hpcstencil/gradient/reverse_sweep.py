@@ -116,7 +116,7 @@ class SweepVariables:
 
 
 @dataclass(frozen=True)
-class Sweep:
+class ReverseSweep:
     """A problem and its adjoint on this process: ``forward`` takes steps, and each step of ``backward`` reverses one.
 
     A step of ``several``, if there is one, reverses ``at_once`` steps. All have the same blocks. ``run`` are the steps of the
@@ -202,22 +202,22 @@ class Sweep:
         return self.forward.steps.slopes() if self.forward.problem.method.multistep else None
 
     @cached_property
-    def free(self) -> Spare:
+    def spare(self) -> Spare:
         """The memory of stored states and of other fields, which is kept from one sweep to the next."""
         return Spare(self.copied, self.forward.device_grid.devices.several)
 
     @cached_property
     def tape(self) -> TapeMemory:
-        """The memory of the tape, if the adjoint has one, which is kept like ``free``."""
+        """The memory of the tape, if the adjoint has one, which is kept like ``spare``."""
         return TapeMemory()
 
     @cached_property
-    def numbers(self) -> tuple[list[Unknown], Reductions]:
+    def number_reductions(self) -> tuple[list[Unknown], Reductions]:
         """The unknowns that are numbers, and the reductions of their gradients per cell, whose sums are the gradients."""
         return self._with_reductions([one for one in self.adjoint.unknowns if one.kind == "number"])
 
     @cached_property
-    def arrays(self) -> tuple[list[Unknown], Reductions]:
+    def array_reductions(self) -> tuple[list[Unknown], Reductions]:
         """The unknowns with a value per cell, and the reductions of their gradients."""
         return self._with_reductions([one for one in self.adjoint.unknowns if one.kind in ("initial", "array")])
 
@@ -253,7 +253,7 @@ class Sweep:
         """
         fields = self.forward.begun(fields, self.first_slopes)
         first = {name: fields[name] for name in self.changing}
-        stored = InMemory(first) if self.stored is None else self.stored.begun(first, self.free)
+        stored = InMemory(first) if self.stored is None else self.stored.begun(first, self.spare)
         try:
             result = self.swept(fields, stored, states, hooks)
         except HpcstencilError as error:
@@ -272,7 +272,7 @@ class Sweep:
         at = hooks.start or SweepPosition(self.steps)
         series = {key: np.zeros(len(hats.series.values)) for key, hats in self.adjoint.hats.items()}
         series |= {key: values.copy() for key, values in at.series.items()}
-        constant = self.free.copied({name: fields[name] for name in self.forward.problem.constant})
+        constant = self.spare.copied({name: fields[name] for name in self.forward.problem.constant})
         recorder = self.begin_samples(fields, stored, at)
         variables = SweepVariables(constant, dict(at.cotangents), list(at.parts), series, recorder)
         groups = self.groups_to(at.step, stored.steps)
@@ -307,7 +307,7 @@ class Sweep:
         """
         rooms = dict[int, Fields]()
         for stop in stops if self.forward.steps.storing is not None and self.stored is None else ():
-            room = self.free.taken(self.changing)
+            room = self.spare.taken(self.changing)
             if not room:
                 break
             rooms[stop] = room
@@ -329,10 +329,10 @@ class Sweep:
             return
         sums = {} if recorder is None else recorder.sums(self.record_times)
         added, variables.recorder = self.terms(found, self.steps, sums), None
-        self.free.add(after)
+        self.spare.add(after)
         cotangents = dict(added[0].cotangents) if added else {}
         absent = {name: 0.0 for name in self.adjoint.reverse_rhs if name not in cotangents}
-        cotangents |= self.free.filled(absent, found[self.changing[0]])
+        cotangents |= self.spare.filled(absent, found[self.changing[0]])
         variables.cotangents = self.with_sample(cotangents, self.steps)
         self.add_terms(variables, [replace(term, cotangents={}) for term in added[:1]] + added[1:], self.steps)
 
@@ -342,7 +342,7 @@ class Sweep:
         """Reverse a group of steps, the first of which has the number ``start``, and add the terms of the state before it."""
         state = Fields()
         if self.adjoint.begins_with_states:
-            state = stored.removed(start) if start else self.free.copied(stored.kept(0))
+            state = stored.removed(start) if start else self.spare.copied(stored.kept(0))
         added = self.terms({**state, **variables.constant}, start)
         if self.taped:
             self.record_tape(variables, state, range(start, start + group.count), hooks)
@@ -351,19 +351,19 @@ class Sweep:
         for part in self.parts(group, hooks):
             step = start + part.first - group.first
             with hooks.call(part.count):
-                found = self.reversed({**state, **variables.constant}, variables.cotangents, part, step, self.free)
+                found = self.reversed({**state, **variables.constant}, variables.cotangents, part, step, self.spare)
             variables.constant = {name: found[name] for name in variables.constant}
             variables.cotangents = {name: found[name] for name in variables.cotangents}
             if sums := self.stage_sums.get(self.together(part)):
                 sums.add(variables.series, part, found, self.forward.problem.parameters)
-                self.free.add({name: found[name] for name in sums.fields})
-            self.free.add({name: found[name] for name in self.adjoint.operands})
+                self.spare.add({name: found[name] for name in sums.fields})
+            self.spare.add({name: found[name] for name in self.adjoint.operands})
             if step > start:
                 hooks.moved(self.position(step, variables))
         if not self.injected:
             variables.cotangents = self.with_sample(variables.cotangents, start)
         self.add_terms(variables, added, start)
-        self.free.add({name: found[name] for name in state})
+        self.spare.add({name: found[name] for name in state})
         hooks.moved(self.position(start, variables))
 
     def begin_tape(self, steps: range, fields: Fields) -> None:
@@ -377,9 +377,9 @@ class Sweep:
             self.begin_tape(steps, state)
             found = self.kept_and_taken(state, variables.constant, steps.start, steps.stop, ForwardOptions(hooks))
             variables.constant = {name: found[name] for name in variables.constant}
-            self.free.add({name: found[name] for name in self.changing})
+            self.spare.add({name: found[name] for name in self.changing})
         self.tape.exchange(self.forward.communicator, self.forward.device_grid.topology)
-        self.free.add(state)
+        self.spare.add(state)
 
     def ended(self, variables: SweepVariables, first: Fields) -> Result:
         """Return the result of a sweep that has reversed all steps. ``first`` are the changing fields at t = 0."""
@@ -389,8 +389,8 @@ class Sweep:
         result = self.result(value, cotangents, direct, variables.series)
         returned = {one.field for one in self.adjoint.unknowns if one.key in result.arrays}
         left = {name: array for name, array in cotangents.items() if name not in returned}
-        self.free.add({**variables.constant, **left})
-        self.free.trim()
+        self.spare.add({**variables.constant, **left})
+        self.spare.trim()
         return result
 
     def position(self, step: int, variables: SweepVariables) -> SweepPosition:
@@ -475,22 +475,22 @@ class Sweep:
         them, is kept."""
         into = self.forward.steps.into
         if into is None or first == last:
-            fields = self.taken({**self.free.copied(state), **constant}, first, last, options)
+            fields = self.taken({**self.spare.copied(state), **constant}, first, last, options)
         else:
             given = self.with_tape({**state, **constant})
-            room = self.free.taken([*state, *self.taped])
+            room = self.spare.taken([*state, *self.taped])
             fields, first = self.called(
                 partial(into, given, room, self.forward.problem.parameters), first, last, options
             )
-            self.free.add({name: given[name] for name in self.taped})
+            self.spare.add({name: given[name] for name in self.taped})
             fields = self.taken(fields, first, last, options)
-        self.free.add({name: fields[name] for name in self.taped})
+        self.spare.add({name: fields[name] for name in self.taped})
         return {name: array for name, array in fields.items() if name not in self.taped}
 
     def with_tape(self, fields: Fields) -> Fields:
         """The fields with those of the tape, whose values before a step do not matter."""
         missing = [name for name in self.taped if name not in fields]
-        return {**fields, **self.free.with_any_values(missing, fields[self.changing[0]])} if missing else fields
+        return {**fields, **self.spare.with_any_values(missing, fields[self.changing[0]])} if missing else fields
 
     def called(
         self, call: Callable[[StepRange], Fields], first: int, last: int, options: ForwardOptions
@@ -519,11 +519,11 @@ class Sweep:
         assert self.forward.steps.storing is not None
         return self.forward.steps.storing(due)
 
-    def reversed(self, fields: Fields, cotangents: Fields, group: StepRange, first: int, free: Spare) -> Fields:
+    def reversed(self, fields: Fields, cotangents: Fields, group: StepRange, first: int, spare: Spare) -> Fields:
         """Return the fields of `Adjoint.reversing` before a group of steps, the first of which has the number ``first``.
 
         ``fields`` are those of the equation before the group, and ``cotangents`` the derivatives after it. All are overwritten,
-        or added to the ``free`` memory.
+        or added to the ``spare`` memory.
         """
         several = self.together(group)
         backward, steps = self.backward, group
@@ -537,21 +537,21 @@ class Sweep:
         recording: AbstractContextManager[None] = nullcontext()
         if sums := self.stage_sums.get(several):
             recording, like = sums.recording(steps), next(iter(cotangents.values()))
-            cotangents = {**cotangents, **free.with_any_values(sums.fields, like)}
+            cotangents = {**cotangents, **spare.with_any_values(sums.fields, like)}
         replaying: AbstractContextManager[None] = nullcontext()
         if self.taped:
             assert backward.steps.replaying is not None
             last = first + group.count - 1
             replaying = backward.steps.replaying({group.first + n: self.tape.at(last - n) for n in range(group.count)})
         if operands := self.adjoint.operands:  # their values before a step do not matter
-            cotangents = {**cotangents, **free.with_any_values(operands, cotangents[self.any_field])}
+            cotangents = {**cotangents, **spare.with_any_values(operands, cotangents[self.any_field])}
         parameters, into = self.forward.problem.parameters, backward.steps.into
         with adding, recording, replaying:
             if into is None or not self.adjoint.needs_states:
                 return jax.block_until_ready(backward.steps.advance({**fields, **cotangents}, parameters, steps))
-            room = free.taken(cotangents)
+            room = spare.taken(cotangents)
             found = jax.block_until_ready(into({**fields, **cotangents}, room, parameters, steps))
-        free.add(cotangents)
+        spare.add(cotangents)
         return found
 
     def together(self, group: StepRange) -> bool:
@@ -638,16 +638,16 @@ class Sweep:
                 direct[name] += inside
         trees, of_cells = problem.derived[END], list[jax.Array]()
         if trees:
-            filled = self.free.filled(seeds, fields[self.changing[0]])
+            filled = self.spare.filled(seeds, fields[self.changing[0]])
             if extreme:
                 filled |= self.at_extrema(extreme, given, time)
             of_cells = self.backward.derived[END]({**given, **filled}, parameters, time)
-            self.free.add(filled)
+            self.spare.add(filled)
         cotangents, series = self.without_series(dict(zip(trees, of_cells, strict=True)))
         of_series = {
             key: float(numpy_evaluate.evaluate(tree, values=known)) for key, tree in self.adjoint.direct_series.items()
         }
-        own = {one.key: direct[one.name] for one in self.numbers[0]} | of_series
+        own = {one.key: direct[one.name] for one in self.number_reductions[0]} | of_series
         for key, derivative in own.items():
             if not math.isfinite(derivative):
                 raise NumericsError(
@@ -700,7 +700,7 @@ class Sweep:
     ) -> Result:
         """Return the result of a sweep with these derivatives at t = 0, by field of the adjoint problem, and ``series``."""
         parameters = self.forward.problem.parameters
-        (of_numbers, reductions), (of_fields, others) = self.numbers, self.arrays
+        (of_numbers, reductions), (of_fields, others) = self.number_reductions, self.array_reductions
         fields = {one.field: cotangents[one.field] for one in (*of_numbers, *of_fields)}
         totals = sums_of([one.key for one in of_numbers], reductions, fields, parameters)
         numbers = {one.key: float(sum_) + direct[one.name] for one, sum_ in zip(of_numbers, totals, strict=True)}
@@ -760,7 +760,7 @@ class Spare:
 
 
 def together(actions: Iterable[Advance | Reverse]) -> Iterator[list[int] | Reverse]:
-    """The ``actions``, where those that take steps one after the other are one list, see `Sweep.actions`."""
+    """The ``actions``, where those that take steps one after the other are one list, see `ReverseSweep.actions`."""
     groups = list[int]()
     for action in actions:
         if isinstance(action, Advance) and groups and groups[-1] == action.first:

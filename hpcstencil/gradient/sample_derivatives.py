@@ -33,9 +33,9 @@ MOST_BYTES = 2**26  # of the values that one call adds
 class SampleDerivatives(Samples):
     """The receivers of an objective, with the derivatives with respect to their samples.
 
-    ``forward`` and ``backward`` are those of a `Sweep`, with the same blocks, and ``observed`` is as in `Samples`. ``slopes``
-    are the derivatives of the objective with respect to the samples of a run, float64 of shape (samples, receivers) by table,
-    equal on all processes; None before `weigh` has been called.
+    ``forward`` and ``backward`` are those of a `ReverseSweep`, with the same blocks, and ``observed`` is as in `Samples`.
+    ``slopes`` are the derivatives of the objective with respect to the samples of a run, float64 of shape (samples, receivers)
+    by table, equal on all processes; None before `weigh` has been called.
     """
 
     def __init__(

@@ -27,7 +27,7 @@ from hpcstencil.config.settings import Decomposition
 from hpcstencil.distributed.halo import Fields
 from hpcstencil.distributed.windows import STEP_SIZE
 from hpcstencil.gradient.members import Members, Total, compiled_like, members_of
-from hpcstencil.gradient.reverse_sweep import Sweep
+from hpcstencil.gradient.reverse_sweep import ReverseSweep
 from hpcstencil.problem.problem import Problem
 from hpcstencil.runtime.communicator import Communicator, OneProcess, from_rank_0
 from hpcstencil.simulation.compose import with_kernel
@@ -185,14 +185,14 @@ def _parts(total: Total) -> list[np.ndarray]:
     return [np.array(total.value), *(np.ascontiguousarray(each[key]) for key in sorted(each))]
 
 
-def _random(sweep: Sweep, stream: int, size: float = 1.0) -> np.ndarray:
+def _random(sweep: ReverseSweep, stream: int, size: float = 1.0) -> np.ndarray:
     """This process's block of random numbers between -size and size, the same for every decomposition."""
     forward = sweep.forward
     grid = forward.problem.config.grid
     return size * numpy_evaluate.block_values(Noise(1, stream), grid, forward.ranges, {}, forward.dtype)
 
 
-def _sum(sweep: Sweep, tree: Node, fields: Fields) -> float:
+def _sum(sweep: ReverseSweep, tree: Node, fields: Fields) -> float:
     """The sum of a tree over all cells of the grid. Collective."""
     backward = sweep.backward
     problem = backward.problem
@@ -264,7 +264,7 @@ def _remainders(members: Members, plans: Sequence[SweepPlan], total: Total) -> t
             fields = {**sweep.forward.put({"derivative": derivative}), "direction": along.arrays[_place(one)]}
             slope += _sum(sweep, product, fields)
 
-    def objective(h: float, number: int, sweep: Sweep) -> float:
+    def objective(h: float, number: int, sweep: ReverseSweep) -> float:
         problem, along = sweep.forward.problem, _direction(members, number)
         parameters = {
             **problem.parameters,
@@ -281,7 +281,7 @@ def _remainders(members: Members, plans: Sequence[SweepPlan], total: Total) -> t
     return tuple(abs(value - total.value - h * slope) / scale for h, value in zip(sizes, values, strict=True))
 
 
-def _difference(sweep: Sweep) -> float:
+def _difference(sweep: ReverseSweep) -> float:
     """The relative difference of the two products for the right-hand side at the initial state. Collective."""
     forward, backward, fields = sweep.forward, sweep.backward, tuple(sweep.adjoint.forward.trees)
     state, problem = forward.initial_fields(), backward.problem

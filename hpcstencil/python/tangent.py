@@ -22,7 +22,7 @@ from hpcstencil.gradient.compose import data_of, observed_of
 from hpcstencil.gradient.members import SHARED, Members, compiled_like, members_of
 from hpcstencil.gradient.recording import recorded
 from hpcstencil.gradient.reuse_compiled import SweepFor
-from hpcstencil.gradient.reverse_sweep import Result, Sweep
+from hpcstencil.gradient.reverse_sweep import Result, ReverseSweep
 from hpcstencil.gradient.samples import Samples
 from hpcstencil.gradient.tangent import Direction, TangentRun
 from hpcstencil.io.array_file import ArrayInMemory
@@ -163,7 +163,7 @@ class TangentLinear(ProgramUser):
         members, plans = replace(reverse, sweeps=tuple(sweeps)).planned(lambda _: {})
         compiled = {name: getattr(reverse.sweeps[0], name) for name in SHARED}
 
-        def of(number: int, _: Sweep) -> Result:
+        def of(number: int, _: ReverseSweep) -> Result:
             run, given = along[number]
 
             def begin(_: Simulation) -> Fields:

@@ -16,7 +16,7 @@ from hpcstencil.adjoint.checkpointing import Advance, actions
 from hpcstencil.adjoint.plan import BESIDE_ARRAYS
 from hpcstencil.checkpoint.paths import list_checkpoints
 from hpcstencil.gradient import resumable
-from hpcstencil.gradient.reverse_sweep import Sweep
+from hpcstencil.gradient.reverse_sweep import ReverseSweep
 from hpcstencil.gradient.stored_states import WHAT, OnDisk, beside, list_states
 from hpcstencil.simulation.event_loop import StopRequests
 from hpcstencil.validation.errors import InputError, NumericsError
@@ -172,7 +172,7 @@ def test_states_on_disk_are_removed_after_a_sweep_and_after_one_that_fails(tmp_p
     arrays = sum(fields[name].nbytes for name in sweep.changing)
     assert arrays < max(sizes) <= arrays + BESIDE_ARRAYS
     with monkeypatch.context() as context:
-        context.setattr(Sweep, "reversed", interrupted)
+        context.setattr(ReverseSweep, "reversed", interrupted)
         with pytest.raises(KeyboardInterrupt):
             sweep(fields, 4)
     assert list(tmp_path.iterdir()) == []

@@ -279,15 +279,15 @@ def test_stored_states_do_not_change_the_bits():
 def test_a_sweep_takes_the_memory_of_the_one_before():
     sweep = sweep_of(tables("ssprk2"))
     first = sweep(sweep.forward.initial_fields(), 3)
-    held = len(sweep.free.held)
+    held = len(sweep.spare.held)
     for _ in range(3):
         other = sweep(sweep.forward.initial_fields(), 3)
         assert other.numbers == first.numbers
         assert all(np.array_equal(other.arrays[key], array) for key, array in first.arrays.items())
-        assert len(sweep.free.held) <= held
+        assert len(sweep.spare.held) <= held
     sweep(sweep.forward.initial_fields(), 1)
     sweep(sweep.forward.initial_fields(), 1)
-    assert len(sweep.free.held) < held  # the memory of two stored states is not needed any more
+    assert len(sweep.spare.held) < held  # the memory of two stored states is not needed any more
 
 
 @functools.cache
