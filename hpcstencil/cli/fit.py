@@ -53,7 +53,7 @@ def fit(
     from hpcstencil.adjoint.members import single_runs
     from hpcstencil.adjoint.problem import unknowns_of
     from hpcstencil.cli.prepare import problem_of, processes
-    from hpcstencil.cli.prepare_sweeps import blocks_of_member, composed_members
+    from hpcstencil.cli.prepare_gradient import blocks_of_member, composed_members
     from hpcstencil.config.paths import check_output_path
     from hpcstencil.config.settings import FitConfig
     from hpcstencil.runtime.communicator import agree, from_rank_0

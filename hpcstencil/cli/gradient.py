@@ -52,7 +52,7 @@ def gradient(
     from hpcstencil.adjoint.derivation import adjoint_of
     from hpcstencil.adjoint.members import single_runs
     from hpcstencil.cli.prepare import problem_of, processes
-    from hpcstencil.cli.prepare_sweeps import blocks_of_member, composed_members
+    from hpcstencil.cli.prepare_gradient import blocks_of_member, composed_members
     from hpcstencil.config.paths import check_output_path
     from hpcstencil.runtime.communicator import agree, from_rank_0
     from hpcstencil.runtime.progress import say

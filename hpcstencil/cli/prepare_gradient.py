@@ -1,4 +1,4 @@
-"""Steps that `fit` and `gradient` share: decompose the grid, start JAX, and compose the sweeps in reverse."""
+"""Steps that `gradient` and `fit` share: decompose the grid, start JAX, and compose the reverse sweeps."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def composed_members(
     communicator: Communicator,
     continued: Path | None,
 ) -> Members:
-    """Compose the sweeps of a gradient, or of each evaluation of a fit, on the ``devices``. Collective.
+    """Compose the reverse sweeps of a gradient, or of each evaluation of a fit, on the ``devices``. Collective.
 
     ``adjoint`` and ``decomposed`` are those of the first member of an ensemble, or of the single run, and ``expressed`` the
     fields as in `adjoint_of`. A warning is printed if a kernel differs from that of the checkpoint ``continued``, unless it is
