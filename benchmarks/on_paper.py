@@ -28,7 +28,7 @@ from hpcstencil.backends.pallas.cost_model import (
 from hpcstencil.config.reader import from_mapping
 from hpcstencil.numerics.topology import best_parts, factorizations
 from hpcstencil.problem.build import build
-from hpcstencil.problem.decomposition import MOST_STEPS, Plan, decompose
+from hpcstencil.problem.decomposition import MOST_STEPS_PER_EXCHANGE, Plan, decompose
 from hpcstencil.problem.problem import Problem
 
 PICTURE = Path(__file__).parent.parent / "docs" / "images" / "scaling.png"
@@ -130,7 +130,7 @@ def best(first: Plan, work: Work, links: Links) -> Prediction:
 
 def plans(first: Plan) -> Iterator[Plan]:
     """Return the plan with every possible number of steps per exchange."""
-    for every in range(MOST_STEPS + 1):
+    for every in range(MOST_STEPS_PER_EXCHANGE + 1):
         other = replace(first, steps_per_exchange=every)
         if all(h <= n for h, n in zip(other.halo, first.topology.narrowest(), strict=True)):
             yield other

@@ -24,7 +24,7 @@ from typing import Any
 from common import HEAT, ROOT, launched, machine, output_of, software
 from messages import WAVE
 
-from hpcstencil.problem.decomposition import MOST_STEPS, most_steps
+from hpcstencil.problem.decomposition import MOST_STEPS_PER_EXCHANGE, most_steps
 
 PAGE = ROOT / "docs" / "scaling.md"
 RANKS = (1, 2, 4)
@@ -93,7 +93,9 @@ def measure_as_rank(path: str) -> None:
                 if communicator.rank == 0:
                     seconds = step_time(program(problem), decomposed.problem, decomposed.topology, costs)
                     # A single rank takes as many steps per sweep through memory as is best for it.
-                    predicted[exchange] = min(map(seconds, range(1, MOST_STEPS + 1))) if alone else seconds(every)
+                    predicted[exchange] = (
+                        min(map(seconds, range(1, MOST_STEPS_PER_EXCHANGE + 1))) if alone else seconds(every)
+                    )
             times = timings([in_place(run, held) for run in runs.values()], communicator)
             measured = {what: slowest(each) / steps for what, each in zip(runs, times, strict=True)}
             if communicator.rank == 0:

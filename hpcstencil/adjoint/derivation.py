@@ -141,12 +141,12 @@ class Derivation:
         misfit = problem.misfit
         plain = plain_trees(problem, {
             **problem.slopes,
-            **{OF_APART + name: tree for name, tree in problem.apart.items()},
+            **{OF_APART + name: tree for name, tree in problem.multistep_damping.items()},
             **{SEED + str(n): r.operand for n, r in enumerate(self.reductions)},
             **({} if misfit is None else {SAMPLES_SEED + table: tree for table, tree in misfit.recorded.items()}),
         })  # fmt: skip
         self.rates = {name: plain[name] for name in self.fields}
-        self.apart = {name: plain[OF_APART + name] for name in problem.apart}
+        self.apart = {name: plain[OF_APART + name] for name in problem.multistep_damping}
         self.recorded = {name: tree for name, tree in plain.items() if name.startswith(SAMPLES_SEED)}
         self.operands = {name: tree for name, tree in plain.items() if name.startswith(SEED)}
         leaves = (*map(Field, self.fields), *(one.node for one in self.parameters), *self.series.values())
@@ -355,7 +355,7 @@ def adjoint_problem(
         method=INTEGRATORS["euler"],
         groups={},
         damped={},
-        apart={},
+        multistep_damping={},
         measured={},
         positions={**problem.positions, **positions},
         receivers={},

@@ -115,14 +115,14 @@ def tangent_of(problem: Problem, expressed: Iterable[str], keys: Sequence[str]) 
     expressions = {} if misfit is None else misfit.expressions
     probed = {receivers[table].field: tree for table, tree in expressions.items()}
     added = (*slopes, *memory_of(problem.method, tuple(slopes)), *derivatives.constant)
-    apart = derivatives.of_rates(OF_APART, problem.apart)
+    apart = derivatives.of_rates(OF_APART, problem.multistep_damping)
     extended = replace(
         problem,
         config=replace(problem.config, diagnostics=DiagnosticsConfig(), gradient=_of(problem, keys)),
         fields=(*problem.fields, *added),
         memory=(*problem.memory, *added),
         trees=shared({**problem.slopes, **slopes}),
-        apart={**problem.apart, **apart},
+        multistep_damping={**problem.multistep_damping, **apart},
         damped={},
         parameters={**problem.parameters, **derivatives.zeros},
         initial={**problem.initial, **at_start},
@@ -175,7 +175,7 @@ class _Derivatives:
         parts = (part for tree in problem.objective.values() for part in walk(tree))
         self.reductions = [part for part in parts if isinstance(part, Reduction)]
         operands = {f"operand {n}": part.operand for n, part in enumerate(self.reductions)}
-        apart = {OF_APART + name: tree for name, tree in problem.apart.items()}
+        apart = {OF_APART + name: tree for name, tree in problem.multistep_damping.items()}
         recorded = {} if problem.misfit is None else problem.misfit.recorded
         at_receivers = {SAMPLES_SEED + table: tree for table, tree in recorded.items()}
         self.plain = plain_trees(problem, {**problem.slopes, **apart, **operands, **at_receivers})

@@ -36,7 +36,7 @@ from hpcstencil.benchmark.timing import Action, in_place, slowest, timings
 from hpcstencil.distributed.device_blocks import Placed
 from hpcstencil.distributed.halo import Fields
 from hpcstencil.numerics.schedule import StepRange
-from hpcstencil.problem.decomposition import MOST_STEPS, Plan
+from hpcstencil.problem.decomposition import MOST_STEPS_PER_EXCHANGE, Plan
 from hpcstencil.runtime.communicator import Communicator, OneProcess
 from hpcstencil.simulation.compose import compose
 from hpcstencil.simulation.simulation import Simulation
@@ -120,7 +120,7 @@ def steps_of_round(plan: Plan) -> int:
     It is a multiple of the interval between exchanges, and large enough for the longest sweeps of native code.
     """
     every = plan.steps_per_exchange or 1
-    return every * math.ceil(MOST_STEPS / every)
+    return every * math.ceil(MOST_STEPS_PER_EXCHANGE / every)
 
 
 def stepping(simulation: Simulation, dt: float, steps: int) -> Run:

@@ -193,7 +193,7 @@ def _single_problem(
         contents=contents,
         held=initial_files(config),
         damping=layers.rate,
-        apart=masked_rates(mask, located.damping),
+        multistep_damping=masked_rates(mask, located.damping),
         measured={
             **{name: Field(name) for name in (*layers.trees, *remembered)},
             **{name: in_fluid(mask, tree) for name, tree in model.signals.items()},

@@ -17,7 +17,7 @@ from hpcstencil.validation.errors import InputError
 EXCHANGE_IN_LOOP = 5e-5
 EXCHANGE_BETWEEN_CALLS = 1e-3
 SECONDS_PER_CELL = 1e-9
-MOST_STEPS = 16
+MOST_STEPS_PER_EXCHANGE = 16
 MOST_TRIED, MOST_NAMED = (
     4096,
     16,
@@ -198,12 +198,12 @@ def exchanges(problem: Problem, topology: Topology) -> bool:
 def most_steps(problem: Problem, topology: Topology) -> int:
     """The largest number of steps between two exchanges for which the halo fits into the thinnest block.
 
-    It is 0 if the halo of one step does not fit, and MOST_STEPS if nothing is exchanged. With a stencil by FFT it is 0,
-    because a Fourier transform would spread the outdated values of used-up halo cells over the block.
+    It is 0 if the halo of one step does not fit, and MOST_STEPS_PER_EXCHANGE if nothing is exchanged. With a stencil by FFT it
+    is 0, because a Fourier transform would spread the outdated values of used-up halo cells over the block.
     """
     stages, narrowest = problem.method.evaluations, topology.narrowest()
     room = [narrowest[axis] // (r * stages) for axis, r in enumerate(problem.radius) if r and topology.is_split(axis)]
-    return 0 if room and problem.by_fft else min(room, default=MOST_STEPS)
+    return 0 if room and problem.by_fft else min(room, default=MOST_STEPS_PER_EXCHANGE)
 
 
 def _check_given_interval(problem: Problem, topology: Topology) -> None:
@@ -212,9 +212,9 @@ def _check_given_interval(problem: Problem, topology: Topology) -> None:
     given, control = problem.config.decomposition.steps_per_exchange, problem.config.time
     if isinstance(given, str):
         return
-    if given > MOST_STEPS:
+    if given > MOST_STEPS_PER_EXCHANGE:
         raise InputError(
-            f"decomposition.steps_per_exchange: expected at most {MOST_STEPS}, but got {given}; take fewer"
+            f"decomposition.steps_per_exchange: expected at most {MOST_STEPS_PER_EXCHANGE}, but got {given}; take fewer"
         )
     if problem.by_fft and exchanges(problem, topology):
         raise InputError(
@@ -250,7 +250,7 @@ def steps_between_exchanges(problem: Problem, topology: Topology, least: int = 0
     control, most = problem.config.time, most_steps(problem, topology)
     if problem.step_follows_solution:
         most = min(most, 1 if control.tolerance is not None else control.dt_every)
-    counts = range(min(least, most), min(most, MOST_STEPS) + 1)
+    counts = range(min(least, most), min(most, MOST_STEPS_PER_EXCHANGE) + 1)
     return min(counts, key=lambda every: (_cost(Plan.of(problem, topology, every), costs), -every))
 
 

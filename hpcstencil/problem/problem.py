@@ -42,7 +42,7 @@ class Problem:
     ``begin_at_zero``   fields in ``memory`` that are 0 in all cells at t = 0: those of absorbing layers. Empty if the state
                         may come from a run with other layers
     ``trees``           time derivative of each field that the method integrates
-    ``apart``           parts of time derivatives that a multistep method treats separately, by field
+    ``multistep_damping`` parts of time derivatives that a multistep method treats separately, by field
     ``parts``           time derivatives that the method evaluates at some of its stage values instead of `slopes`, by field:
                         parts of them, by the number of the stage value
     ``parameters``      numbers passed to compiled code at run time, by name: a float, or an array of shape (members,) if
@@ -96,7 +96,7 @@ class Problem:
     contents: Mapping[str, ArrayContents] = field(default_factory=dict)
     held: Mapping[str, Blocks] = field(default_factory=dict)
     damping: float = 0.0
-    apart: Mapping[str, Node] = field(default_factory=dict)
+    multistep_damping: Mapping[str, Node] = field(default_factory=dict)
     parts: Mapping[int, Mapping[str, Node]] = field(default_factory=dict)
     measured: Mapping[str, Node] = field(default_factory=dict)
     positions: Positions = field(default_factory=dict)
@@ -260,7 +260,7 @@ class Problem:
 
     def slopes_at(self, number: int) -> Mapping[str, Node]:
         """The trees that the method evaluates at the stage value with this number, by field."""
-        return self.parts.get(number, self.apart if number and self.apart else self.slopes)
+        return self.parts.get(number, self.multistep_damping if number and self.multistep_damping else self.slopes)
 
     @property
     def slopes_elsewhere(self) -> dict[int, Mapping[str, Node]]:
@@ -269,9 +269,13 @@ class Problem:
         return {number: trees for number, trees in found.items() if trees is not self.slopes}
 
     def right_hand_sides(self) -> list[Node]:
-        """The trees of all time derivatives: those in `slopes`, in ``apart`` and in ``parts``."""
+        """The trees of all time derivatives: those in `slopes`, in ``multistep_damping`` and in ``parts``."""
         parts = {id(part): part for part in self.parts.values()}.values()  # several stages may share a part
-        return [*self.slopes.values(), *self.apart.values(), *(tree for part in parts for tree in part.values())]
+        return [
+            *self.slopes.values(),
+            *self.multistep_damping.values(),
+            *(tree for part in parts for tree in part.values()),
+        ]
 
     def constants(self) -> tuple[float, ...]:
         """The distinct numbers in all trees that are evaluated on the grid, including boundary values.

@@ -108,7 +108,8 @@ def manufactured(problem: Problem, solution: Mapping[str, Node]) -> Manufactured
     places = {name: home(name, problem.positions, grid.ndim) for name in solution}
     at_home = {name: located(tree, places[name], {}, spacing, "verify") for name, tree in solution.items()}
     whole = {
-        name: tree + problem.apart[name] if name in problem.apart else tree for name, tree in problem.trees.items()
+        name: tree + problem.multistep_damping[name] if name in problem.multistep_damping else tree
+        for name, tree in problem.trees.items()
     }
     source = {name: residual(whole[name], at_home[name], at_home, spacing) for name in problem.trees}
     trees = {name: tree + source[name] for name, tree in problem.trees.items()}

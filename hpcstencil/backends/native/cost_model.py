@@ -15,7 +15,7 @@ from hpcstencil.backends.native.compiler import Part, cache_bytes, cache_is_far,
 from hpcstencil.backends.native.passes import AXIS_OF
 from hpcstencil.backends.native.program import Program
 from hpcstencil.numerics.topology import Topology
-from hpcstencil.problem.decomposition import MOST_STEPS, Costs, Plan, most_steps
+from hpcstencil.problem.decomposition import MOST_STEPS_PER_EXCHANGE, Costs, Plan, most_steps
 from hpcstencil.problem.problem import Problem
 
 SECONDS_PER_WORK = 1.5e-10  # for one cell of a pass, unless it is measured
@@ -72,7 +72,7 @@ def least_work(program: Program, topology: Topology, shape: Sequence[int]) -> fl
     work = work_per_step(
         program, replace(topology, shape=tuple(shape), processes=ones(topology), devices=ones(topology))
     )
-    return min(work(steps) for steps in range(1, MOST_STEPS + 1))
+    return min(work(steps) for steps in range(1, MOST_STEPS_PER_EXCHANGE + 1))
 
 
 def ones(topology: Topology) -> tuple[int, ...]:
@@ -120,7 +120,7 @@ def steps_between_exchanges(
     if problem.step_follows_solution:
         most = min(most, problem.config.time.dt_every)
     seconds = step_time(program, problem, topology, costs)
-    predicted = {k: seconds(k) for k in range(1, min(most, MOST_STEPS) + 1)}
+    predicted = {k: seconds(k) for k in range(1, min(most, MOST_STEPS_PER_EXCHANGE) + 1)}
     best = next(k for k, cost in predicted.items() if cost <= MUCH_THE_SAME * min(predicted.values()))
     return best, None if costs.seconds_per_work is None else predicted[best]
 

@@ -14,7 +14,7 @@ import numpy as np
 from hpcstencil.backends.native.cell_samples import WIDEST, runs_of
 from hpcstencil.backends.native.passes import AXIS_OF
 from hpcstencil.numerics.topology import Topology
-from hpcstencil.problem.decomposition import MOST_STEPS
+from hpcstencil.problem.decomposition import MOST_STEPS_PER_EXCHANGE
 
 
 class Struct(ctypes.Structure):
@@ -42,7 +42,7 @@ class NativeInjection:
     def __init__(self, library: ctypes.CDLL, topology: Topology, per_step: int, most: int) -> None:
         self.library, self.topology, self.per_step = library, topology, per_step
         found = (ctypes.c_int64 * 3)()
-        library.reach_of_steps(ctypes.c_int64(min(most, MOST_STEPS)), found)
+        library.reach_of_steps(ctypes.c_int64(min(most, MOST_STEPS_PER_EXCHANGE)), found)
         self.beyond = tuple(int(found[axis]) for axis in AXIS_OF[topology.ndim])
         self.index: np.ndarray | None = None
         self.struct = Struct()

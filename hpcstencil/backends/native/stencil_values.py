@@ -62,7 +62,7 @@ def valued(problem: Problem, trees: Sequence[Node]) -> Problem:
         method=REPLACED,
         groups={},
         damped={},
-        apart={},
+        multistep_damping={},
         parts={},
         injected=(),
         replayed=(),

@@ -61,7 +61,7 @@ def layers_of(problem: Problem) -> Layers:
     axis: dict[str, int] = {}
     profiles: dict[int, tuple[Node, ...]] = {}
     for name in problem.begin_at_zero:
-        rates = [trees[name] for trees in (problem.trees, problem.apart) if name in trees]
+        rates = [trees[name] for trees in (problem.trees, problem.multistep_damping) if name in trees]
         found = profile(name, rates[0]) if len(rates) == 1 else None
         if found is not None:
             axis[name] = found[0]

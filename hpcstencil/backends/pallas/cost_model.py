@@ -15,7 +15,7 @@ import numpy as np
 from hpcstencil.backends.pallas.neighbours import reads_corners, stores_strips
 from hpcstencil.backends.pallas.passes import passes
 from hpcstencil.numerics.topology import Topology
-from hpcstencil.problem.decomposition import MOST_STEPS, Costs, Plan, exchanges, most_steps
+from hpcstencil.problem.decomposition import MOST_STEPS_PER_EXCHANGE, Costs, Plan, exchanges, most_steps
 from hpcstencil.problem.problem import Problem
 
 # Figures of an H100, measured, published or estimated: docs/scaling.md says which. A run on GPUs measures the time of a cell.
@@ -175,7 +175,7 @@ def steps_between_exchanges(problem: Problem, topology: Topology, least: int, co
     work, most = Work.of(problem, costs.seconds_per_work), most_steps(problem, topology)
     if problem.step_follows_solution:
         most = min(most, problem.config.time.dt_every)
-    counts = range(min(least, most), min(most, MOST_STEPS) + 1) if exchanges(problem, topology) else (1,)
+    counts = range(min(least, most), min(most, MOST_STEPS_PER_EXCHANGE) + 1) if exchanges(problem, topology) else (1,)
     links = links_of(topology, costs)
     seconds = {every: sum(parts(Plan.of(problem, topology, every), work, links).values()) for every in counts}
     best = min(seconds, key=lambda every: (seconds[every], every))
