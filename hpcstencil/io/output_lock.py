@@ -22,15 +22,20 @@ from hpcstencil.runtime.hosts import host
 from hpcstencil.validation.errors import EnvironmentProblem
 
 HELD = (errno.EWOULDBLOCK, errno.EACCES)
+NEW_OUTPUT = "or choose another --output"
 
 
 class Claim:
-    """The lock of one ``output``. The constructor does not take it."""
+    """The lock of one ``output``. The constructor does not take it.
 
-    def __init__(self, output: Path, communicator: Communicator) -> None:
+    ``remedy`` completes the sentence "wait for its end ..." for a user whose output another run writes.
+    """
+
+    def __init__(self, output: Path, communicator: Communicator, remedy: str = NEW_OUTPUT) -> None:
         self.path = Path(f"{os.path.realpath(output)}.lock")  # the same for all links to the file
         self.output = output
         self.communicator = communicator
+        self.remedy = remedy
         self.descriptor: int | None = None
 
     def take(self) -> None:
@@ -58,7 +63,7 @@ class Claim:
                 os.close(descriptor)
                 raise EnvironmentProblem(
                     f"{self.output}: another run is writing it (process {owner.get('process', '?')} on "
-                    f"{owner.get('host', 'some host')}); wait for its end or choose another --output, or, should no such "
+                    f"{owner.get('host', 'some host')}); wait for its end {self.remedy}, or, should no such "
                     f"process exist, remove {self.path.name}"
                 ) from error
         if not _is_at(descriptor, self.path):
@@ -87,13 +92,13 @@ def _is_at(descriptor: int, path: Path) -> bool:
 
 
 @contextmanager
-def claimed(outputs: Sequence[Path], communicator: Communicator) -> Iterator[list[Claim]]:
+def claimed(outputs: Sequence[Path], communicator: Communicator, remedy: str = NEW_OUTPUT) -> Iterator[list[Claim]]:
     """Hold the locks of all ``outputs`` inside the context. Collective.
 
     A lock is taken at once if the folder of the output exists; otherwise call its `Claim.take` later. Raises the same errors
-    as `Claim.take`.
+    as `Claim.take`, whose message has the ``remedy`` of `Claim`.
     """
-    claims = [Claim(output, communicator) for output in outputs]
+    claims = [Claim(output, communicator, remedy) for output in outputs]
     try:
         for claim in claims:
             claim.take()

@@ -13,11 +13,15 @@ import numpy as np
 import pytest
 from output_files import append, everything, field, grid_of, write_snapshots, written
 
+from hpcstencil.checkpoint.repair import repaired
 from hpcstencil.io import rollback_journal
 from hpcstencil.io.file_read import inspect, open_for_reading, read_block
 from hpcstencil.io.file_spans import SettledSpans
 from hpcstencil.io.hdf5_access import open_alone
+from hpcstencil.io.output_lock import claimed
 from hpcstencil.io.rollback_journal import complement, journal_path, living_writer, merged, roll_back
+from hpcstencil.runtime.communicator import OneProcess
+from hpcstencil.validation.errors import EnvironmentProblem, InputError
 
 DYING = """
 import os, signal, sys
@@ -215,9 +219,6 @@ def test_space_that_a_cut_leaves_is_not_kept_in_journals(tmp_path):
 
 
 def test_repair_waits_for_the_writer(tmp_path, monkeypatch):
-    from hpcstencil.checkpoint.repair import repaired
-    from hpcstencil.validation.errors import InputError
-
     path = written(tmp_path / "run.h5", grid_of((4, 3)), complete=False)
     assert repaired(path) == ["nothing to repair"]
     rollback_journal.begin(path, [])
@@ -225,3 +226,22 @@ def test_repair_waits_for_the_writer(tmp_path, monkeypatch):
     with pytest.raises(InputError, match=f"process {os.getpid()} of this host is writing it"):
         repaired(path)
     assert journal_path(path).exists()
+
+
+@pytest.mark.parametrize("place", ["within a change, on another host", "between two changes"])
+def test_repair_leaves_the_files_of_a_live_run_alone(place, tmp_path, monkeypatch):
+    path = written(tmp_path / "run.h5", grid_of((4, 3)), complete=False)
+    if place != "between two changes":
+        with monkeypatch.context() as elsewhere:
+            elsewhere.setattr("socket.gethostname", lambda: "another")
+            rollback_journal.begin(path, [])
+    half = tmp_path / "run.checkpoint.000000000010.h5.tmp"
+    half.write_bytes(b"unfinished")
+    with claimed([path], OneProcess()):
+        before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+        words = rf"another run is writing it \(process {os.getpid()} on .*\); wait for its end before you repair it"
+        with pytest.raises(EnvironmentProblem, match=words):
+            repaired(path)
+        assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
+    repaired(path)
+    assert sorted(os.listdir(tmp_path)) == ["run.h5", "run.xdmf"]
