@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import re
 from pathlib import Path
 
@@ -12,6 +13,11 @@ from hpcstencil.runtime.filesystem import file_errors
 def checkpoint_path(output: Path, step: int) -> Path:
     """Return the path of the checkpoint of ``step``: ``NAME.checkpoint.STEP.h5`` beside the output ``NAME.h5``."""
     return output.with_name(f"{output.stem}.checkpoint.{step:012d}.h5")
+
+
+def checkpoint_pattern(output: Path) -> str:
+    """Return the pattern, for `glob.glob`, of the checkpoints of the run that writes ``output``; without temporary files."""
+    return str(Path(glob.escape(str(output.parent)), f"{glob.escape(output.stem)}.checkpoint.*.h5"))
 
 
 def list_checkpoints(output: Path) -> list[Path]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from hpcstencil.adjoint.limits import Limits
 from hpcstencil.adjoint.plan import SweepPlan
-from hpcstencil.checkpoint.paths import remove_stale
+from hpcstencil.checkpoint.paths import checkpoint_pattern, remove_stale
 from hpcstencil.config.settings import FitConfig
 from hpcstencil.fit import checkpoints
 from hpcstencil.fit.lbfgs import State, Vector, begun, iterated
@@ -101,6 +101,7 @@ def fitted(
             _tell(state, seconds)
         return state
 
+    communicator.watch.checkpoints(checkpoint_pattern(output))
     if resumed is None:
         remove_stale(output, communicator, after=-1)
         state = taken(begun(space, box, evaluated(evaluation.at)(start)))

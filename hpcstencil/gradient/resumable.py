@@ -10,7 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from hpcstencil.adjoint.plan import SweepPlan
-from hpcstencil.checkpoint.paths import checkpoint_path, list_checkpoints, remove_locks, remove_stale, step_of
+from hpcstencil.checkpoint.paths import (
+    checkpoint_path,
+    checkpoint_pattern,
+    list_checkpoints,
+    remove_locks,
+    remove_stale,
+    step_of,
+)
 from hpcstencil.gradient import checkpoint_identity, checkpoints
 from hpcstencil.gradient.checkpoints import GradientPosition
 from hpcstencil.gradient.members import Members, Total
@@ -102,7 +109,7 @@ class ResumableGradient(SweepHooks):
         self.continued: GradientPosition | None = None
         self.position = GradientPosition(0, SweepPosition(0))
         self.progress: Progress | None = None  # of `total`, in steps taken in either direction
-        communicator.watch.output(output)
+        communicator.watch.checkpoints(checkpoint_pattern(output))
 
     def resume(self, newest: Path) -> None:
         """Take over the place, and recorded steps, of the interrupted gradient that wrote the file ``newest``. Collective.

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
+from hpcstencil.checkpoint.paths import checkpoint_pattern
 from hpcstencil.config.paths import check_output_path
 from hpcstencil.config.provenance import to_toml
 from hpcstencil.config.reader import check_sources, from_mapping, load
@@ -727,7 +728,7 @@ class Simulation:
             agree(communicator, lambda: _refuse_existing(outputs))
         with self._stepping_on(), _watched() as request, claimed(outputs, communicator) as claims:
             source_of(config, self._open.problem.contents, options, communicator)  # refuses an existing file
-            communicator.watch.output(path)
+            communicator.watch.checkpoints(checkpoint_pattern(path))
             ready = Ready(stepping, self._source(), snapshot_buffers(simulation))
             stepping.finite.path = path
             try:

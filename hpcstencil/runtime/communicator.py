@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -42,8 +41,8 @@ class Watch(Protocol):
         Outside, it may take no step for a long time.
         """
 
-    def output(self, path: Path) -> None:
-        """Report the path of the output file, which is also where checkpoints are searched for."""
+    def checkpoints(self, pattern: str) -> None:
+        """Report the glob pattern of the checkpoints from which the run can continue."""
 
     def failed(self, sentence: str, status: int, at_once: bool = False) -> None:
         """Report that this rank has failed, with the message for the user and the exit status.
@@ -67,7 +66,7 @@ class Unwatched:
     def outside(self, outside: bool) -> None:
         return None
 
-    def output(self, path: Path) -> None:
+    def checkpoints(self, pattern: str) -> None:
         return None
 
     def failed(self, sentence: str, status: int, at_once: bool = False) -> None:

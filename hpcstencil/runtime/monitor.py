@@ -14,7 +14,7 @@ the standard library. Messages are lines of JSON on pipes and sockets:
 
 | from | to | keys |
 |---|---|---|
-| rank | its monitor | ``token``, ``step``, ``output``, ``outside``, ``bye``, ``failed status at_once`` |
+| rank | its monitor | ``token``, ``step``, ``checkpoints``, ``outside``, ``bye``, ``failed status at_once`` |
 | rank | its monitor, at the start | ``parent doors turn`` (connect there), ``joined`` (the children have connected) |
 | rank | its monitor, at the start | ``listen children`` (at these addresses, for these ranks) |
 | monitor | its rank | ``connected``, ``doors`` (where it listens), ``end`` (with this status) |
@@ -75,7 +75,7 @@ class Monitor:
         rank = self.rank
         for message in rank.line.receive():
             rank.token = message.get("token", rank.token)
-            rank.output = message.get("output", rank.output)
+            rank.checkpoints = message.get("checkpoints", rank.checkpoints)
             rank.known.hear(message)
             self.node.told(message)
             if "step" in message:

@@ -272,7 +272,7 @@ class Node:
 
     def report(self, lost: str) -> None:
         """Print that a rank is ``lost``, and end the run."""
-        lost_report(lost, self.step(), self.stacks, self.rank.output)
+        lost_report(lost, self.step(), self.stacks, self.rank.checkpoints)
         self.end_all(LOST)
 
     def lost_parent(self, why: str) -> None:

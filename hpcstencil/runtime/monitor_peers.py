@@ -16,7 +16,7 @@ PULSE = 1.0  # seconds between pulses
 PATIENCE = 20.0  # seconds of silence after which a monitor counts as lost
 KINDS = {  # types of the values of a message, by key
     **dict.fromkeys(("rank", "step", "status", "pulse", "end", "bye", "joined", "turn", "parent"), int),
-    **dict.fromkeys(("host", "token", "output", "lost", "failed"), str),
+    **dict.fromkeys(("host", "token", "checkpoints", "lost", "failed"), str),
     **dict.fromkeys(("stopped", "connected", "at_once", "outside", "moved", "all"), bool),
     **dict.fromkeys(("listen", "children", "doors"), list),
     "dump": float,

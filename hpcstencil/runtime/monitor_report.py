@@ -80,17 +80,17 @@ def tell(sentence: str, stacks: Stacks | None = None) -> None:
         os.write(2, ("\n".join(rows) + "\n").encode())
 
 
-def lost_report(lost: str, step: int, stacks: Stacks, output: str) -> None:
+def lost_report(lost: str, step: int, stacks: Stacks, checkpoints: str) -> None:
     """Print which rank is lost, and why (``lost``), with the stack traces of the others.
 
-    The report also names the last ``step``, and the newest checkpoint of the run's ``output`` (a path, "" if unknown), from
+    The report also names the last ``step``, and the newest of the run's ``checkpoints`` (a glob pattern, "" if unknown), from
     which the run can continue.
     """
     place = f"at step {step}" if step >= 0 else "before the first step"
-    checkpoints = sorted(glob.glob(f"{glob.escape(output.removesuffix('.h5'))}.checkpoint.*.h5"))
+    there = sorted(glob.glob(checkpoints))
     state = (
-        f"The last good state is {checkpoints[-1]}: run the same command with --resume to continue"
-        if output and checkpoints
+        f"The last good state is {there[-1]}: run the same command with --resume to continue"
+        if there
         else "There is no checkpoint yet"
     )
     tell(f"hpcstencil: {lost}, {place}; all ranks are ended. {state}", stacks)

@@ -38,7 +38,7 @@ class MonitoredRank:
         self.known = Known()
         self.launcher = launcher_of(process)
         self.token = ""  # by which the monitors of this run recognize each other; comes from the rank
-        self.output = ""  # the run's output file, beside which its checkpoints lie
+        self.checkpoints = ""  # the glob pattern of the run's checkpoints
         self.done = False
 
     def is_here(self) -> bool:

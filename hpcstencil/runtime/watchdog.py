@@ -118,9 +118,9 @@ class Watchdog:
         """
         self._tell(outside=outside)
 
-    def output(self, path: Path) -> None:
-        """Report the path of the run's output file, beside which its checkpoints lie."""
-        self._tell(output=str(path))
+    def checkpoints(self, pattern: str) -> None:
+        """Report the glob pattern of the checkpoints from which the run can continue."""
+        self._tell(checkpoints=pattern)
 
     def failed(self, sentence: str, status: int, at_once: bool = False) -> None:
         """Report that this rank has failed, with the message for the user and the exit status.

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hpcstencil.checkpoint.paths import remove_locks, remove_stale
+from hpcstencil.checkpoint.paths import checkpoint_pattern, remove_locks, remove_stale
 from hpcstencil.config.paths import stream_paths
 from hpcstencil.io.output_lock import Claim, claimed
 from hpcstencil.io.snapshot_buffers import Copies, pieces_of
@@ -80,7 +80,7 @@ def run(
             say(f"continuing from {last['from']} (step {last['step']}, t = {last['time']:g}){changes}")
         elif options.resume and options.output.exists() and not options.quiet:
             say(f"{options.output} has no checkpoint to continue from: beginning at the start")
-        communicator.watch.output(options.output)
+        communicator.watch.checkpoints(checkpoint_pattern(options.output))
         if source.of_other_layers and problem.begin_at_zero:
             decomposed = Decomposed(replace(problem, begin_at_zero=()), decomposed.topology)
         with stopwatch.during("compiling"):

@@ -1,5 +1,6 @@
 """`hpcstencil fit`: what it finds, its checkpoints and its file, its errors, and its picture."""
 
+import glob
 import json
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from support import hpcstencil
 
 import hpcstencil as hs
+from hpcstencil.checkpoint.paths import list_checkpoints
 from hpcstencil.fit import run
 from hpcstencil.simulation.event_loop import StopRequests
 
@@ -139,10 +141,18 @@ def test_states_on_disk_give_the_same_bits(command):
 
 
 def test_a_signal_stops_it_between_evaluations(command, monkeypatch):
+    told = []
+    monkeypatch.setattr(
+        "hpcstencil.runtime.communicator.Unwatched.checkpoints", lambda self, pattern: told.append(pattern)
+    )
     reasons = iter(["", "", "", "SIGTERM"])
     monkeypatch.setattr(StopRequests, "reason", lambda self: next(reasons))
     status, _, err = command("fit", "input.toml")
     assert status == 75 and "stopped by SIGTERM after 2 iterations; run the same command with --resume" in err
+    # a monitor that reports a lost rank names them
+    assert told and sorted(map(Path, glob.glob(told[-1])), reverse=True) == list_checkpoints(
+        Path("input.fit.h5").absolute()
+    )
 
 
 def test_steps_that_follow_the_solution_are_those_of_the_start(command, monkeypatch):

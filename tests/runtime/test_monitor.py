@@ -4,6 +4,9 @@ import signal
 import subprocess
 import sys
 
+from hpcstencil.checkpoint.paths import checkpoint_path, checkpoint_pattern
+from hpcstencil.runtime.monitor_report import Stacks, lost_report
+
 # A rank that is stuck: it tells its monitor one step, and no more.
 STUCK = """
 import json, os, subprocess, sys, time
@@ -15,7 +18,7 @@ child = subprocess.Popen([sys.executable, "-c", code, *numbers], stdin=subproces
                          pass_fds=(reading,), start_new_session=True)
 import faulthandler
 faulthandler.register(62, file=writing, all_threads=False)
-for message in ({"token": "t"}, {"output": "/nowhere/run.h5"}, {"step": 7}, *json.loads(sys.argv[1])):
+for message in ({"token": "t"}, {"checkpoints": "/nowhere/run.checkpoint.*.h5"}, {"step": 7}, *json.loads(sys.argv[1])):
     child.stdin.write(json.dumps(message).encode() + b"\\n")
     child.stdin.flush()
 
@@ -51,3 +54,13 @@ def test_a_rank_that_has_said_goodbye_is_left_alone():
         capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert result.returncode == 0 and result.stderr == ""
+
+
+def test_a_lost_rank_report_names_the_newest_checkpoint(tmp_path, capfd):
+    output = tmp_path / "grid[1].2.h5"  # with characters of a pattern
+    lost_report("rank 1 is lost", 7, Stacks(), checkpoint_pattern(output))
+    assert "There is no checkpoint yet" in capfd.readouterr().err
+    for step in (9, 10):
+        checkpoint_path(output, step).touch()
+    lost_report("rank 1 is lost", 12, Stacks(), checkpoint_pattern(output))
+    assert f"The last good state is {checkpoint_path(output, 10)}:" in capfd.readouterr().err
