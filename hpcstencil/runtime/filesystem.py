@@ -9,6 +9,7 @@ import re
 import resource
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -52,33 +53,73 @@ def file_errors(path: Path, doing: str, problem: type[EnvironmentProblem] = Envi
         raise problem(f"cannot {doing} {path}: {said}; {remedy}") from error
 
 
+class _Ignored(threading.local):
+    """Errors of this thread that h5py would only print: a list per open context of `_nothing_ignored`, the innermost last."""
+
+    def __init__(self) -> None:
+        self.lists: list[list[BaseException]] = []
+
+    def noted(self, error: BaseException | None) -> bool:
+        """Note an error of the file system, if this thread is in a context, and return whether it was noted."""
+        if not self.lists or not isinstance(error, OSError | RuntimeError):
+            return False
+        self.lists[-1].append(error)
+        return True
+
+
+class _Hooks:
+    """The hooks of sys that h5py's handles call. They note errors while a thread is in a context of `_nothing_ignored`."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()  # reentrant, since the handler of a signal may use a file
+        self.contexts = 0  # open contexts of all threads
+        self.ignored = _Ignored()
+
+    def enter(self) -> None:
+        """Install the hooks, unless another context has done so."""
+        with self.lock:
+            self.contexts += 1
+            if self.contexts == 1:
+                self.before = excepthook, unraisablehook = sys.excepthook, sys.unraisablehook
+
+                def note(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
+                    if not self.ignored.noted(value):
+                        excepthook(kind, value, trace)
+
+                def note_unraisable(told: sys.UnraisableHookArgs) -> None:
+                    if not self.ignored.noted(told.exc_value):
+                        unraisablehook(told)
+
+                sys.excepthook, sys.unraisablehook = self.installed = note, note_unraisable
+
+    def leave(self) -> None:
+        """Put back the former hooks after the last context, except where somebody has installed another one meanwhile."""
+        with self.lock:
+            self.contexts -= 1
+            if self.contexts == 0 and sys.excepthook is self.installed[0]:
+                sys.excepthook = self.before[0]
+            if self.contexts == 0 and sys.unraisablehook is self.installed[1]:
+                sys.unraisablehook = self.before[1]
+
+
+_HOOKS = _Hooks()
+
+
 @contextmanager
 def _nothing_ignored() -> Iterator[None]:
-    """Raise, at the end of the context, errors that h5py would only print.
+    """Raise, at the end of the context, errors of this thread that h5py would only print.
 
     HDF5 may write a cached chunk only when the dataset's handle is released. If that fails, data are lost although no call
     has reported an error.
     """
     ignored: list[BaseException] = []
-    before = sys.excepthook, sys.unraisablehook  # h5py's handles call both
-
-    def note(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
-        if isinstance(value, OSError | RuntimeError):
-            ignored.append(value)
-        else:
-            before[0](kind, value, trace)
-
-    def note_unraisable(told: sys.UnraisableHookArgs) -> None:
-        if isinstance(told.exc_value, OSError | RuntimeError):
-            ignored.append(told.exc_value)
-        else:
-            before[1](told)
-
-    sys.excepthook, sys.unraisablehook = note, note_unraisable
+    _HOOKS.ignored.lists.append(ignored)
+    _HOOKS.enter()
     try:
         yield
     finally:
-        sys.excepthook, sys.unraisablehook = before
+        _HOOKS.leave()
+        _HOOKS.ignored.lists.pop()
     if ignored:
         raise ignored[0]
 
