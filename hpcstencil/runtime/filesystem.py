@@ -213,6 +213,7 @@ def _allocate(descriptor: int, start: int, size: int) -> int:
     return ctypes.get_errno() if fallocate(descriptor, keep_size, ctypes.c_int64(start), ctypes.c_int64(size)) else 0
 
 
+MOUNTS = Path("/proc/self/mountinfo")  # Linux's table of mounts
 # File systems on which MPI-IO needs locks that are often missing, slow or wrong.
 NOT_FOR_MPIO = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "afs", "vboxsf", "virtiofs")
 
@@ -233,12 +234,13 @@ def file_system(folder: Path) -> str:
     """
     there, kind, deepest = folder.resolve(), "", -1
     try:
-        mounts = Path("/proc/self/mountinfo").read_text().splitlines()
+        mounts = MOUNTS.read_bytes().splitlines()
     except OSError:
         return ""
     for line in mounts:
-        left, right = line.split(" - ", 1)
-        point = Path(left.split()[4].encode().decode("unicode_escape"))
+        left, right = line.split(b" - ", 1)
+        name = re.sub(rb"\\([0-7]{3})", lambda found: bytes([int(found[1], 8)]), left.split()[4])  # spaces and the like
+        point = Path(os.fsdecode(name))
         if (point == there or point in there.parents) and len(point.parts) >= deepest:
-            deepest, kind = len(point.parts), right.split()[0]
+            deepest, kind = len(point.parts), os.fsdecode(right.split()[0])
     return kind

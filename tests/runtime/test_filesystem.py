@@ -1,5 +1,6 @@
-"""Errors of files that h5py would only print, in several threads."""
+"""Errors of files that h5py would only print, in several threads, and the type of a file system."""
 
+import os
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -7,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from hpcstencil.runtime.filesystem import file_errors
+from hpcstencil.runtime import filesystem
+from hpcstencil.runtime.filesystem import file_errors, file_system
 from hpcstencil.validation.errors import EnvironmentProblem
 
 
@@ -66,3 +68,17 @@ def test_a_hook_that_is_installed_within_a_context_stays(printed):
     with file_errors(Path("a"), "write"):
         sys.excepthook = hook
     assert sys.excepthook is hook
+
+
+@pytest.mark.parametrize("folder", ["ü", "two words", "back\\slash", os.fsdecode(b"latin-\xfc")])
+def test_a_mounted_folder_is_found_by_any_name(folder, tmp_path, monkeypatch):
+    """The table of mounts has octal numbers for some bytes, and the others as they are."""
+    mounted = tmp_path / folder
+    written = os.fsencode(mounted).replace(b"\\", rb"\134").replace(b" ", rb"\040")
+    table = tmp_path / "mountinfo"
+    table.write_bytes(
+        b"22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n36 22 0:45 / %b rw shared:9 - nfs4 server:/x rw\n"
+        % written
+    )
+    monkeypatch.setattr(filesystem, "MOUNTS", table)
+    assert file_system(mounted / "runs") == "nfs4" and file_system(tmp_path) == "ext4"
