@@ -48,7 +48,8 @@ def run_all(
 
     ``options`` are passed to the command `sweep run` of each member. ``say`` is called with a line of text for each
     event. A signal recorded in ``request`` is passed on to the running members, and no more members are started. If not
-    all members are done at the end, the worst of their failures is raised: status 4 before 3, 2 and 75.
+    all members are done at the end, the worst of their failures is raised: status 4 before 3, 2 and 75. If a member cannot be
+    started or its record not be read, the running members get SIGTERM, and EnvironmentProblem is raised when they have ended.
     """
     waiting = [member for member in planned.members if overwrite or standing(planned, member).state != "done"]
     done, total = len(planned.members) - len(waiting), len(planned.members)
@@ -58,20 +59,28 @@ def run_all(
     if done:
         say(f"{done} of {total} members are done already")
     request.at_once = lambda: _end_at_once(children)
-    while children or (waiting and not request.number):
-        while waiting and len(children) < jobs and not request.number:
-            free = next(slot for slot in range(jobs) if slot not in [child.slot for child in children])
-            children.append(_begun(planned, waiting.pop(0), options, free, jobs))
-        if request.number and not handed:
-            handed = request.number
-            say(f"{signal.Signals(handed).name}: passed on to {len(children)} running members; no more are started")
-            for child in children:
-                child.process.send_signal(handed)
-        time.sleep(LOOK)
-        for child in [child for child in children if child.process.poll() is not None]:
-            children.remove(child)
-            ended[child.member.index] = child.process.returncode
-            say(f"member {child.member.index}: {_told(child)} ({len(ended) + done} of {total})")
+    try:
+        while children or (waiting and not request.number):
+            while waiting and len(children) < jobs and not request.number:
+                free = next(slot for slot in range(jobs) if slot not in [child.slot for child in children])
+                children.append(_begun(planned, waiting.pop(0), options, free, jobs))
+            if request.number and not handed:
+                handed = request.number
+                say(f"{signal.Signals(handed).name}: passed on to {len(children)} running members; no more are started")
+                for child in children:
+                    child.process.send_signal(handed)
+            time.sleep(LOOK)
+            for child in [child for child in children if child.process.poll() is not None]:
+                children.remove(child)
+                ended[child.member.index] = child.process.returncode
+                say(f"member {child.member.index}: {_told(child)} ({len(ended) + done} of {total})")
+    except BaseException:
+        # In their sessions of their own the members would go on with nobody to look after them.
+        for child in children:
+            child.process.terminate()
+        for child in children:
+            child.process.wait()
+        raise
     return _verdict(planned, ended, [member.index for member in waiting])
 
 

@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 from support import hpcstencil
 
+from hpcstencil.runtime.signals import Request
+from hpcstencil.sweep import local
 from hpcstencil.sweep.attempts import SILENT, SILENT_AND_OVER, Attempt, attempts, claim, kept, process, running
 from hpcstencil.sweep.folder import read_plan
 from hpcstencil.sweep.members import MOST_MEMBERS, member_inputs, read_sweep
@@ -21,7 +23,7 @@ from hpcstencil.sweep.plan import write_plan
 from hpcstencil.sweep.report import array_list
 from hpcstencil.sweep.state import merged, standing, start
 from hpcstencil.sweep.table import as_csv, tabulate
-from hpcstencil.validation.errors import InputError, NumericsError, StoppedEarly
+from hpcstencil.validation.errors import EnvironmentProblem, InputError, NumericsError, StoppedEarly
 
 BASE = """
 title = "base"
@@ -676,3 +678,39 @@ def test_a_record_of_brackets_is_refused(folder, monkeypatch, capsys):
     (folder / "runs/plan.json").write_text("[" * 10**6)
     status, _, err = hpcstencil(monkeypatch, capsys, "sweep", "status", "runs")
     assert status == 2 and "it is damaged" in err
+
+
+STOPS = (
+    "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(75)); print(1, flush=True); signal.pause()"
+)
+
+
+@pytest.mark.parametrize("fault", ["a member cannot be started", "a record cannot be read"])
+def test_an_error_stops_the_members_that_run(folder, monkeypatch, fault):
+    sweep = planned(folder)[0]
+    programs = iter([STOPS] if fault == "a member cannot be started" else [STOPS, "raise SystemExit(3)"])
+    children = []
+
+    def begun(planned, member, options, slot, jobs):
+        program = next(programs, None)
+        if program is None:
+            raise EnvironmentProblem(fault)
+        process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, start_new_session=True)
+        children.append(process)
+        if program == STOPS:
+            assert process.stdout.readline()  # it has its handler now
+        return local.Child(member, slot, process, 0.0)
+
+    def unreadable(folder):
+        raise EnvironmentProblem(fault)
+
+    monkeypatch.setattr(local, "_begun", begun)
+    monkeypatch.setattr(local, "attempts", unreadable)
+    try:
+        with pytest.raises(EnvironmentProblem, match=fault):
+            local.run_all(sweep, [], True, 2, Request(), lambda line: None)
+        assert children[0].returncode == 75
+    finally:
+        for child in children:
+            child.kill()
+            child.communicate()
