@@ -28,9 +28,8 @@ def _machine() -> dict[str, Any]:
     model = platform.processor() or platform.machine()
     info = Path("/proc/cpuinfo")
     if info.exists():
-        model = next(
-            (line.split(":", 1)[1].strip() for line in info.read_text().splitlines() if "model name" in line), model
-        )
+        lines = info.read_text(encoding="utf-8").splitlines()
+        model = next((line.split(":", 1)[1].strip() for line in lines if "model name" in line), model)
     device = jax.local_devices()[0]
     kind = " ".join(dict.fromkeys((device.platform, device.device_kind)))  # a processor's kind is its platform
     return {"processor": model, "cores": os.cpu_count(), "device": kind}

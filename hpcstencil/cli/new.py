@@ -56,7 +56,7 @@ def example_files() -> list[Path]:
 
 def _title(file: Path) -> str:
     """The title of an example input."""
-    return str(tomllib.loads(file.read_text())["title"])
+    return str(tomllib.loads(file.read_text(encoding="utf-8"))["title"])
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -68,7 +68,7 @@ class Ranks:
 
 def mpi_libraries() -> set[str]:
     """Return the files of the MPI libraries that this process has loaded."""
-    mapped = {line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines()}
+    mapped = {line.split()[-1] for line in os.fsdecode(Path("/proc/self/maps").read_bytes()).splitlines()}
     return {os.path.realpath(path) for path in mapped if LIBRARY.search(path)}
 
 

@@ -34,7 +34,7 @@ def load(path: Path, name: str) -> tuple[Equation, str]:
     equation, or if the code raises an exception.
     """
     try:
-        source = path.read_text()
+        source = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(
             f"{KEY}: expected a Python file at {path}, but it cannot be read ({error}); check the path"

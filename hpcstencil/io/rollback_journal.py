@@ -140,7 +140,7 @@ def _myself() -> tuple[str, int, str]:
 def _started(process: int) -> str:
     """Return the start time of a process on this host, in clock ticks since boot; "" if no such process is alive."""
     try:
-        state, *rest = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        state, *rest = Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     except OSError:
         return ""
     return "" if state in "ZX" else rest[18]

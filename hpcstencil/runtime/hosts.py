@@ -15,6 +15,6 @@ def host() -> str:
 def boot() -> str:
     """Return the host's boot id, which distinguishes hosts of the same name; without /proc, the host's name."""
     try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text()
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8")
     except OSError:
         return platform.node()

@@ -45,7 +45,7 @@ def _known(path: Path | None) -> dict[str, Any]:
     if path is None or not cache_folder.is_own(path):
         return {}
     try:
-        known = json.loads(path.read_text(), parse_constant=_refused)
+        known = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refused)
     except (OSError, ValueError, RecursionError):
         return {}
     return known if isinstance(known, dict) else {}
@@ -64,7 +64,7 @@ def remember(name: str, value: Any) -> None:
     with suppress(OSError):
         descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
-            with os.fdopen(descriptor, "w") as file:
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
                 json.dump({**_known(path), name: value}, file, indent=1)
             os.replace(temporary, path)
         except OSError:

@@ -323,7 +323,11 @@ def continued(
             changed[key] = known[key], found.sha256
         file = config.equation.in_file
         source = contents.attributes.get("equation_source", "")
-        if file is not None and file[0].read_text() != source and not is_set("equation.name", overrides):
+        if (
+            file is not None
+            and file[0].read_text(encoding="utf-8") != source
+            and not is_set("equation.name", overrides)
+        ):
             raise InputError(
                 f"equation.name: {path} was made with another text of {file[0]}, which it holds as 'equation_source'; if that "
                 "is intended, use --set equation.name=..."

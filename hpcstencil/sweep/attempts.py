@@ -162,7 +162,7 @@ def process() -> dict[str, Any]:
     restarts = environment("SLURM_RESTART_COUNT", "0")
     space, boot = "", ""
     with suppress(OSError):  # without /proc, only touches of the file show whether a process is alive
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
         space = os.readlink("/proc/self/ns/pid")
     return {
         "host": host(), "boot": boot, "space": space, "pid": os.getpid(), "born": born(os.getpid()), "job": job,
@@ -174,7 +174,7 @@ def born(pid: int) -> int | None:
     """The start time of process ``pid`` on this machine, in clock ticks since boot; None if it does not exist or is a
     zombie."""
     try:
-        values = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        values = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     except OSError:
         return None
     return None if values[0] in "ZX" else int(values[19])

@@ -1,5 +1,8 @@
 """Equations from a Python file of the user's."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -41,6 +44,18 @@ def test_it_equals_the_built_in(tmp_path):
     results = [stepped(p, simulation_of(p), 10, 0.01)["u"] for p in (mine, built_in)]
     assert np.array_equal(*results)
     assert mine.source == HEAT and stable_dt(mine, {}) == stable_dt(built_in, {})
+
+
+def test_its_text_is_utf_8_in_any_locale(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text("# ∂u/∂t = D ∇²u" + HEAT, encoding="utf-8")
+    program = (
+        "import sys; from pathlib import Path; from hpcstencil.equations.user import load;"
+        "print(ascii(load(Path(sys.argv[1]), 'MyHeat')[1]))"
+    )
+    given = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = subprocess.run([sys.executable, "-c", program, path], env=given, capture_output=True, text=True)
+    assert done.stdout.strip() == ascii(path.read_text(encoding="utf-8")), done.stderr
 
 
 def test_functions_and_comparisons_make_expressions(tmp_path):

@@ -84,7 +84,7 @@ def _told(command: Sequence[str], tries: int = 3) -> tuple[int, str, str]:
 def _processor() -> str:
     """Return the line of /proc/cpuinfo that lists this processor's instruction sets; without it, the machine type."""
     info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
+    lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
     return next((line for line in lines if line.startswith(("flags", "Features"))), platform.machine())
 
 
@@ -141,7 +141,7 @@ def _object(part: Part) -> bytes:
 
 def _place(*texts: str) -> Path | None:
     """Return the cache folder of what is compiled of these texts and options; None if there is no safe folder."""
-    headers = [path.read_text() for path in sorted(SOURCES.glob("*.hpp"))]
+    headers = [path.read_text(encoding="utf-8") for path in sorted(SOURCES.glob("*.hpp"))]
     key, place = "\0".join([*texts, identity(), *headers]), folder()
     return None if place is None else place / hashlib.sha256(key.encode()).hexdigest()[:24]
 
@@ -202,7 +202,7 @@ def _sound(kept: Path) -> bool:
     if not all(map(cache_folder.is_own, (kept.parent.parent, kept.parent, kept, checksum))):
         return False
     try:
-        return checksum.read_text() == hashlib.sha256(kept.read_bytes()).hexdigest()
+        return checksum.read_text(encoding="utf-8") == hashlib.sha256(kept.read_bytes()).hexdigest()
     except OSError:
         return False
 
@@ -216,7 +216,7 @@ def _keep(made: Path, kept: Path) -> None:
         content = made.read_bytes()
         copy = whole / kept.name
         copy.write_bytes(content)
-        copy.with_name(CHECKSUM).write_text(hashlib.sha256(content).hexdigest())
+        copy.with_name(CHECKSUM).write_text(hashlib.sha256(content).hexdigest(), encoding="utf-8")
         for path in whole.iterdir():
             path.chmod(0o600)
         if folder.exists() and not _sound(kept):
@@ -227,7 +227,7 @@ def _keep(made: Path, kept: Path) -> None:
 def _compile(text: str, made: Path, options: Sequence[str]) -> Path:
     """Compile the text to the file ``made`` and return its path."""
     source = made.with_suffix(".cpp")
-    source.write_text(text)
+    source.write_text(text, encoding="utf-8")
     return _run([f"-I{SOURCES}", *options, str(source)], made)
 
 
@@ -271,10 +271,10 @@ def _told_cache(level: int, shared: bool = False) -> int:
     """
     for index in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
         try:
-            if (index / "level").read_text().strip() == str(level):
-                told = (index / "size").read_text().strip()
+            if (index / "level").read_text(encoding="utf-8").strip() == str(level):
+                told = (index / "size").read_text(encoding="utf-8").strip()
                 size = int(told.rstrip("KMG")) * {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}[told[-1]]
-                mask = (index / "shared_cpu_map").read_text() if shared else "1"
+                mask = (index / "shared_cpu_map").read_text(encoding="utf-8") if shared else "1"
                 return size // max(1, int(mask.replace(",", ""), 16).bit_count())
         except (OSError, ValueError, KeyError):
             continue

@@ -39,7 +39,7 @@ all_edges: list[EdgeExchange] = []
 @cache
 def xla_bridge() -> ctypes.CDLL:
     """Load the library through which XLA calls native programs, and register it with XLA, once per process."""
-    bridge = library((SOURCES / "xla_bridge.cpp").read_text(), includes=(jax.ffi.include_dir(),))
+    bridge = library((SOURCES / "xla_bridge.cpp").read_text(encoding="utf-8"), includes=(jax.ffi.include_dir(),))
     jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(bridge.run_program), platform="cpu")
     return bridge
 
