@@ -25,7 +25,7 @@ from hpcstencil.backends.native.compiler import compiler
 from hpcstencil.doctor import report
 from hpcstencil.doctor.guard import guarded, how, own_environment, probe_command
 from hpcstencil.runtime.filesystem import file_system
-from hpcstencil.runtime.launcher import environment_rank, environment_size
+from hpcstencil.runtime.launcher import environment_rank, environment_size, job_tasks
 from hpcstencil.runtime.versions import sources_digest
 
 Facts = dict[str, Any]
@@ -57,7 +57,7 @@ def facts() -> Facts:
         "launcher_cores": launcher_cores(),
         "limits": {name: resource.getrlimit(limit)[0] for name, limit in LIMITS.items()},
         "infiniband": Path("/sys/class/infiniband").is_dir() and any(Path("/sys/class/infiniband").iterdir()),
-        "tasks": int(os.environ.get("SLURM_NTASKS", "1")) if "SLURM_JOB_ID" in os.environ else 1,
+        "tasks": job_tasks(),
     }
 
 

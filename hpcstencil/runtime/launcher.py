@@ -48,3 +48,8 @@ def local_place() -> tuple[int, int]:
     The result is (0, 1) without a launcher.
     """
     return _launcher_values()[2:]
+
+
+def job_tasks() -> int:
+    """Return the number of tasks of this Slurm job; 1 outside of a job, or if its variable holds no number."""
+    return _number(os.environ.get("SLURM_NTASKS", "")) or 1 if "SLURM_JOB_ID" in os.environ else 1

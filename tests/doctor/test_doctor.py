@@ -268,3 +268,14 @@ def test_verdicts(verdict, facts, status, words):
     assert words in " ".join(map(str, found))
     for check in found:
         assert "\n" not in str(check) and bool(check.remedy) == (check.status != "ok")
+
+
+@pytest.mark.parametrize("variables, tasks", [({}, 1), ({"SLURM_JOB_ID": "7", "SLURM_NTASKS": "12"}, 12),
+                                              ({"SLURM_JOB_ID": "7", "SLURM_NTASKS": "many"}, 1),
+                                              ({"SLURM_NTASKS": "12"}, 1)])  # fmt: skip
+def test_tasks_of_a_job(monkeypatch, variables, tasks):
+    for name in ("SLURM_JOB_ID", "SLURM_NTASKS"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert local.facts()["tasks"] == tasks
