@@ -14,12 +14,13 @@ import hashlib
 import io
 import json
 import os
-import socket
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+from hpcstencil.runtime.hosts import born, host
 
 Span = tuple[int, int]  # half-open range of bytes [start, stop)
 
@@ -29,13 +30,13 @@ class Journal:
     """The state of a file before a change.
 
     ``length`` is the length of the file in bytes, and ``data`` the concatenated bytes of its ``spans``. ``writer`` identifies
-    the process that began the change: (host, process id, start time in clock ticks since boot).
+    the process that began the change: (host, process id, start time in clock ticks since boot; None without /proc).
     """
 
     length: int
     spans: tuple[Span, ...]
     data: bytes
-    writer: tuple[str, int, str]
+    writer: tuple[str, int, int | None]
 
     def pieces(self) -> Iterator[tuple[int, bytes]]:
         """Yield (start in the file, former bytes) of each span."""
@@ -124,8 +125,8 @@ def living_writer(path: Path, patience: float = 10.0) -> int | None:
     """
     deadline = time.monotonic() + patience
     while (journal := pending(path)) is not None:
-        host, process, started = journal.writer
-        if host != socket.gethostname() or _started(process) != started:
+        place, process, started = journal.writer
+        if place != host() or born(process) != started:
             return None
         if time.monotonic() > deadline:
             return process
@@ -133,17 +134,8 @@ def living_writer(path: Path, patience: float = 10.0) -> int | None:
     return None
 
 
-def _myself() -> tuple[str, int, str]:
-    return socket.gethostname(), os.getpid(), _started(os.getpid())
-
-
-def _started(process: int) -> str:
-    """Return the start time of a process on this host, in clock ticks since boot; "" if no such process is alive."""
-    try:
-        state, *rest = Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-    except OSError:
-        return ""
-    return "" if state in "ZX" else rest[18]
+def _myself() -> tuple[str, int, int | None]:
+    return host(), os.getpid(), born(os.getpid())
 
 
 def complement(spans: Iterable[Span], length: int) -> list[Span]:

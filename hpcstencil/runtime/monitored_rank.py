@@ -13,6 +13,7 @@ import socket
 import sys
 import time
 
+from hpcstencil.runtime.hosts import stat_fields
 from hpcstencil.runtime.monitor_peers import Known, Line
 from hpcstencil.runtime.monitor_report import FRAMES
 
@@ -47,7 +48,7 @@ class MonitoredRank:
 
     def is_stopped(self) -> bool:
         """Return whether the rank's process exists but is stopped by a signal or a debugger."""
-        return (_status(self.process) or " ")[0] in "Tt"
+        return (stat_fields(self.process) or " ")[0] in "Tt"
 
     def stack(self) -> str:
         """Return the stack trace of the rank's main thread, newest call first, at most ``FRAMES`` lines of faulthandler.
@@ -93,15 +94,6 @@ class MonitoredRank:
                 signal.pidfd_send_signal(self.launcher, signal.SIGKILL)
 
 
-def _status(process: int) -> list[str]:
-    """Return the fields of a process's /proc/PID/stat from its state on; an empty list if there is no such process."""
-    try:
-        with open(f"/proc/{process}/stat", encoding="ascii", errors="replace") as file:
-            return file.read().rpartition(")")[2].split()
-    except OSError:
-        return []
-
-
 def launcher_of(process: int) -> int | None:
     """Return a pidfd of the parent of a process, if the parent is a launcher's daemon; else None.
 
@@ -110,7 +102,7 @@ def launcher_of(process: int) -> int | None:
     if os.environ.get("OMPI_COMM_WORLD_LOCAL_RANK") != "0":
         return None
     with contextlib.suppress(OSError, IndexError):
-        parent = int(_status(process)[1])
+        parent = int(stat_fields(process)[1])
         handle = os.pidfd_open(parent)
         with open(f"/proc/{parent}/comm", encoding="ascii", errors="replace") as file:
             if file.read().strip().split(".")[0] in LAUNCHERS:  # Debian's is called mpirun.openmpi

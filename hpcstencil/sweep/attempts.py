@@ -25,7 +25,7 @@ from typing import Any
 
 from hpcstencil.runtime.atomic_write import hidden, write_atomically
 from hpcstencil.runtime.filesystem import file_errors
-from hpcstencil.runtime.hosts import host
+from hpcstencil.runtime.hosts import boot, born, host
 from hpcstencil.validation.errors import EnvironmentProblem, HpcstencilError
 
 BEAT = 10.0  # seconds between touches of the file of a running attempt
@@ -104,7 +104,7 @@ def silence(attempt: Attempt) -> float:
     It is 0 if the attempt is known to be dead, and infinite if its process is visible from here and alive.
     """
     owner, here = attempt.owner, process()
-    if owner.get("boot") and (owner["boot"], owner["space"]) == (here["boot"], here["space"]):
+    if owner.get("space") and (owner["boot"], owner["space"]) == (here["boot"], here["space"]):
         return float("inf") if born(owner["pid"]) == owner["born"] else 0.0
     job = owner.get("job")
     if not job:
@@ -160,24 +160,13 @@ def process() -> dict[str, Any]:
     if array:  # SLURM_JOB_ID is not unique here: for the last task of an array it is the number of the array
         job = f"{array}_{environment('SLURM_ARRAY_TASK_ID', '')}"
     restarts = environment("SLURM_RESTART_COUNT", "0")
-    space, boot = "", ""
+    space = ""
     with suppress(OSError):  # without /proc, only touches of the file show whether a process is alive
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
         space = os.readlink("/proc/self/ns/pid")
     return {
-        "host": host(), "boot": boot, "space": space, "pid": os.getpid(), "born": born(os.getpid()), "job": job,
+        "host": host(), "boot": boot(), "space": space, "pid": os.getpid(), "born": born(os.getpid()), "job": job,
         "restarts": int(restarts) if restarts.isdigit() else 0,
     }  # fmt: skip
-
-
-def born(pid: int) -> int | None:
-    """The start time of process ``pid`` on this machine, in clock ticks since boot; None if it does not exist or is a
-    zombie."""
-    try:
-        values = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-    except OSError:
-        return None
-    return None if values[0] in "ZX" else int(values[19])
 
 
 # ---- claiming --------------------------------------------------------------------------------------------------------
