@@ -7,12 +7,13 @@ from collections.abc import Iterable, Sequence
 
 from hpcstencil.doctor.checks import INSTALL, LAUNCH, README, Check, Facts, failing, of_hosts, ranks_text
 from hpcstencil.runtime.filesystem import NOT_FOR_MPIO
+from hpcstencil.runtime.walltime import seconds
 from hpcstencil.validation.messages import bytes_text
 
 IN_MEMORY = ("tmpfs", "ramfs")
 LITTLE = 10**9  # bytes; a folder for output with less free space gets a warning
 SHARED_MEMORY = 32 * 2**20  # bytes of /dev/shm that Open MPI may use per process
-MINUTES_LEFT = 5
+SECONDS_LEFT = 300.0  # a job with less gets a warning
 
 
 def output_folder(every: Sequence[Facts]) -> Check:
@@ -97,22 +98,13 @@ def slurm(facts: Facts, library: str) -> Iterable[Check]:
                 "ok", "Slurm", "srun --mpi=pmix is available" if "pmix" in kinds["said"] else "srun is available"
             )
     if left is not None and "said" in left:
-        minutes = time_left(left["said"])
-        if minutes is not None and minutes < MINUTES_LEFT:
+        there = seconds(left["said"])
+        if there is not None and there < SECONDS_LEFT:
             yield Check(
                 "warning", "time left", f"{left['said'].strip()} of the job", "submit a job with a longer --time"
             )
-        elif minutes is not None:
+        elif there is not None:
             yield Check("ok", "time left", f"{left['said'].strip()} of the job")
-
-
-def time_left(text: str) -> float | None:
-    """Convert Slurm's "D-HH:MM:SS" or "MM:SS" to minutes; None if the text is not a time, e.g. without a limit."""
-    match = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", text.strip())
-    if match is None:
-        return None
-    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
-    return days * 1440 + hours * 60 + minutes + seconds / 60
 
 
 # ---- together ----------------------------------------------------------------------------------------------------------

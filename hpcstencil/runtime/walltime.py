@@ -56,17 +56,17 @@ def within(stopping: float) -> float:
     return CALL + 2 * stopping + MARGIN
 
 
-def seconds(text: str) -> float:
-    """Convert "HH:MM:SS", or Slurm's "D-HH:MM:SS" and "MM:SS", to seconds.
+def seconds(text: str) -> float | None:
+    """Convert "HH:MM:SS", or Slurm's "D-HH:MM:SS" and "MM:SS", to seconds; None if the text is no time, such as "UNLIMITED".
 
     >>> seconds("1-00:00:10"), seconds("02:00:00"), seconds("3:20")
     (86410.0, 7200.0, 200.0)
     """
-    days, _, clock = text.rpartition("-")
-    total = 0
-    for part in clock.split(":"):
-        total = 60 * total + int(part)
-    return float(int(days or 0) * 86400 + total)
+    match = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", text.strip())
+    if match is None:
+        return None
+    days, hours, minutes, rest = (int(part or 0) for part in match.groups())
+    return float(((days * 24 + hours) * 60 + minutes) * 60 + rest)
 
 
 def slurm_seconds_left() -> float | None:
@@ -83,7 +83,7 @@ def slurm_seconds_left() -> float | None:
         answer = subprocess.run(
             ["squeue", "--noheader", "--jobs", job, "--format=%L"],
             capture_output=True, text=True, timeout=PATIENCE, check=False,
-        ).stdout.strip()  # fmt: skip
+        ).stdout  # fmt: skip
     except subprocess.TimeoutExpired:
         return None
-    return seconds(answer) if re.fullmatch(r"[\d:-]+", answer) else None
+    return seconds(answer)

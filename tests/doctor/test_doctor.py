@@ -152,13 +152,6 @@ def test_slurm_that_does_not_answer(tmp_path, monkeypatch):
     assert check.status == "warning" and "Unable to contact" in check.found
 
 
-@pytest.mark.parametrize(
-    "text, minutes", [("1-02:03:30\n", 1563.5), ("2:00:00", 120), ("4:30", 4.5), ("UNLIMITED", None), ("", None)]
-)
-def test_time_left(text, minutes):
-    assert places.time_left(text) == minutes
-
-
 # ---- verdicts -----------------------------------------------------------------------------------------------------------
 
 FACTS = {
