@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcstencil.io.dataset_names import PROBES, VALUES
+from hpcstencil.io.file_names import base_name
 from hpcstencil.io.hdf5_validation import (
     RESULTS,
     WHOLE,
@@ -340,7 +341,7 @@ def _why_unopened(path: Path, error: OSError) -> str:
 def _remedy(path: Path) -> str:
     """Return the advice for a lost file: use the newest checkpoint beside it, or run again if there is none."""
     if ".checkpoint." not in path.name:
-        checkpoints = sorted(path.parent.glob(f"{path.stem}.checkpoint.*.h5"))
+        checkpoints = sorted(path.parent.glob(f"{base_name(path)}.checkpoint.*.h5"))
         if checkpoints:
             return f"continue from {checkpoints[-1]} with `hpcstencil run INPUT.toml --restart` and that file"
         return "run its input again"

@@ -420,8 +420,8 @@ INPUTS = [
             ("path='input.toml'", ".path", "expected a file of its own", "the input file itself"),
             ("path='input.h5'", ".path", "expected a file of its own", "taken by the output"),
             *(
-                (f"path='{name}'", ".path", "expected a name like 'run.h5'", f"got '{name}'", "choose another name")
-                for name in ("input.nc", "input.h5.lock", "a.xdmf", "a", ".h5", "a.checkpoint.000000000010.h5")
+                (f"path='{name}'", ".path", "expected a name like 'run.h5'", "beside an output", "another name")
+                for name in ("input.h5.lock", "input.h5.journal", "a.xdmf", "a.h5.tmp", "a.checkpoint.000000000010.h5")
             ),
             ("fields=[]", ".fields", "expected a list of field names", "[]"),
             ("fields=['w']", ".fields", "unknown field", '"w"'),

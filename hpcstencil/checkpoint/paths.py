@@ -6,18 +6,19 @@ import glob
 import re
 from pathlib import Path
 
+from hpcstencil.io.file_names import base_name
 from hpcstencil.runtime.communicator import Communicator, agree
 from hpcstencil.runtime.filesystem import file_errors
 
 
 def checkpoint_path(output: Path, step: int) -> Path:
     """Return the path of the checkpoint of ``step``: ``NAME.checkpoint.STEP.h5`` beside the output ``NAME.h5``."""
-    return output.with_name(f"{output.stem}.checkpoint.{step:012d}.h5")
+    return output.with_name(f"{base_name(output)}.checkpoint.{step:012d}.h5")
 
 
 def checkpoint_pattern(output: Path) -> str:
     """Return the pattern, for `glob.glob`, of the checkpoints of the run that writes ``output``; without temporary files."""
-    return str(Path(glob.escape(str(output.parent)), f"{glob.escape(output.stem)}.checkpoint.*.h5"))
+    return str(Path(glob.escape(str(output.parent)), f"{glob.escape(base_name(output))}.checkpoint.*.h5"))
 
 
 def list_checkpoints(output: Path) -> list[Path]:
@@ -53,7 +54,8 @@ def remove_locks(output: Path, communicator: Communicator) -> None:
 
     Raises EnvironmentProblem if one cannot be removed.
     """
-    pattern = re.compile(rf"{re.escape(output.stem)}(\.checkpoint\.\d{{12,}})?\.h5(\.tmp)?-\d+-\d+\.lock")
+    checkpoints = rf"{re.escape(base_name(output))}\.checkpoint\.\d{{12,}}\.h5(\.tmp)?"
+    pattern = re.compile(rf"({re.escape(output.name)}|{checkpoints})-\d+-\d+\.lock")
 
     def remove() -> None:
         if communicator.rank == 0:
@@ -75,7 +77,7 @@ def keep_newest(output: Path, newest: Path, keep: int) -> None:
 
 
 def _siblings(output: Path, ending: str) -> list[Path]:
-    pattern = re.compile(rf"{re.escape(output.stem)}\.checkpoint\.\d{{12,}}{ending}")
+    pattern = re.compile(rf"{re.escape(base_name(output))}\.checkpoint\.\d{{12,}}{ending}")
     folder = output.parent
     found = [path for path in folder.iterdir() if pattern.fullmatch(path.name)] if folder.is_dir() else []
     return sorted(found, key=step_of, reverse=True)

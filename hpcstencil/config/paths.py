@@ -11,10 +11,12 @@ from hpcstencil.config.limits import LONGEST_FILE_NAME, LONGEST_PART
 from hpcstencil.config.path_checks import check_path
 from hpcstencil.config.settings import Config
 from hpcstencil.io.array_file import ArrayFile, ArrayInMemory
+from hpcstencil.io.file_names import base_name, xdmf_path
 from hpcstencil.validation.errors import InputError
 from hpcstencil.validation.messages import at
 
-CHECKPOINT = re.compile(r"\.checkpoint\.\d{12,}\.h5$")
+# The names of the files that a run keeps beside its outputs.
+BESIDE = re.compile(r"\.(xdmf|lock|journal|tmp|checkpoint\.\d{12,}\.h5)$")
 
 
 def sources(config: Config) -> dict[str, Path]:
@@ -69,8 +71,8 @@ def check_output_path(config: Config, path: Path | None, output: Path, key: str)
     """Check that a run can write the file ``output`` and the files of its streams.
 
     ``path`` is the input file, or None if there is none. Raises InputError, whose message begins with ``key``, if the
-    output is a folder or device, has a name that is too long, does not end in .h5 or is that of a checkpoint, or is a file
-    that the run reads. The files of streams obey the same rules, and no two outputs may share a name.
+    output is a folder or device, has a name that is too long or one of `BESIDE`, or is a file that the run reads. The
+    files of streams obey the same rules, and no two outputs may share a name.
     """
     length = len(os.fsencode(output.name))
     if length > LONGEST_FILE_NAME:
@@ -87,18 +89,15 @@ def check_output_path(config: Config, path: Path | None, output: Path, key: str)
     if output.exists() and not output.is_file():
         what = "a folder" if output.is_dir() else "a device or pipe"
         raise InputError(f"{key}: expected the name of the output file, but {output} is {what}; choose another path")
+    if BESIDE.search(output.name):
+        raise InputError(
+            f"{key}: expected a name like 'run.h5', but got '{output.name}', which is that of a file beside an output: its "
+            "XDMF file, lock, journal or checkpoint; choose another name"
+        )
     own = {} if path is None else {"the input file itself": path}
     for what, source in {**own, **files_read(config)}.items():
         if os.path.realpath(output) == os.path.realpath(source):
             raise InputError(f"{key}: expected a file of its own, but got {what}, {output}; choose another path")
-    if output.suffix != ".h5":  # run.nc and run.h5 would have the same checkpoints
-        raise InputError(
-            f"{key}: expected a name like 'run.h5', with the ending .h5, but got '{output.name}'; choose another name"
-        )
-    if CHECKPOINT.search(output.name):
-        raise InputError(
-            f"{key}: expected a name like 'run.h5', but got '{output.name}', which is that of a checkpoint; choose another name"
-        )
     _check_stream_paths(config, path, output)
 
 
@@ -106,7 +105,7 @@ def stream_paths(config: Config, output: Path) -> dict[str, Path]:
     """The output file of each stream, by name, for a run whose main output is ``output``: the path in the input, or
     NAME.STREAM.h5 beside NAME.h5."""
     return {
-        name: output.with_name(f"{output.stem}.{name}.h5") if stream.path is None else stream.path.absolute()
+        name: output.with_name(f"{base_name(output)}.{name}.h5") if stream.path is None else stream.path.absolute()
         for name, stream in config.output.streams.items()
     }
 
@@ -116,7 +115,7 @@ def _check_stream_paths(config: Config, path: Path | None, output: Path) -> None
     alone = replace(config, output=replace(config.output, streams={}))
 
     def beside(file: Path) -> Path:
-        return Path(os.path.realpath(file)).with_suffix(".xdmf")
+        return xdmf_path(Path(os.path.realpath(file)))
 
     taken = {beside(output): "the output"}
     for name, file in stream_paths(config, output).items():

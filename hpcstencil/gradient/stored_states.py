@@ -20,6 +20,7 @@ from hpcstencil.checkpoint.seal import Damaged
 from hpcstencil.distributed.halo import Fields
 from hpcstencil.gradient import tables
 from hpcstencil.gradient.tables import TABLES, part_of, shapes_of
+from hpcstencil.io.file_names import base_name
 from hpcstencil.runtime.communicator import Communicator, agree, from_rank_0
 from hpcstencil.runtime.filesystem import file_errors
 from hpcstencil.simulation.file_blocks import checkpoint_block, from_checkpoint
@@ -137,7 +138,7 @@ class OnDisk:
                 if step_of(path) not in self.written:
                     raise InputError(
                         f"{path}: exists already, another gradient may have left it; remove "
-                        f"{self.output.stem}.checkpoint.*.h5, or choose another output"
+                        f"{base_name(self.output)}.checkpoint.*.h5, or choose another output"
                     )
 
         from_rank_0(self.simulation.communicator, refuse)
@@ -277,12 +278,12 @@ class OnDisk:
 def beside(output: Path, member: int | None = None) -> Path:
     """The path to which the states of a sweep belong, as checkpoints belong to that of a run: NAME.state.h5 beside the output
     NAME.h5 of the sweep, or NAME.memberN.state.h5 for a member of an ensemble."""
-    return output.with_name(f"{output.stem}{'' if member is None else f'.member{member}'}.state.h5")
+    return output.with_name(f"{base_name(output)}{'' if member is None else f'.member{member}'}.state.h5")
 
 
 def list_states(output: Path) -> list[Path]:
     """The files of states beside ``output``, of all members, those of the last member and state first."""
-    pattern = re.compile(rf"{re.escape(output.stem)}(\.member\d+)?\.state\.checkpoint\.(\d{{12,}})\.h5(\.tmp)?")
+    pattern = re.compile(rf"{re.escape(base_name(output))}(\.member\d+)?\.state\.checkpoint\.(\d{{12,}})\.h5(\.tmp)?")
     folder = output.parent
     found = [match for path in (folder.iterdir() if folder.is_dir() else ()) if (match := pattern.fullmatch(path.name))]
     ordered = sorted(found, key=lambda match: (int((match[1] or ".member0")[7:]), int(match[2])), reverse=True)

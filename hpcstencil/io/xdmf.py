@@ -23,6 +23,7 @@ import numpy as np
 
 from hpcstencil.io.dataset_names import MASK_DATASET
 from hpcstencil.io.file_layout import chunk_shape
+from hpcstencil.io.file_names import xdmf_path
 from hpcstencil.numerics.grid import Grid, Subgrid
 from hpcstencil.numerics.topology import positions
 from hpcstencil.runtime.communicator import Communicator, agree
@@ -112,7 +113,7 @@ class Sidecar:
 
         def describe() -> None:
             if self.communicator.rank == 0:
-                with file_errors(self.path.with_suffix(".xdmf"), "write"):
+                with file_errors(xdmf_path(self.path), "write"):
                     write(self.path, self.layout, self.fields, self.itemsize, times, self.solid)
 
         agree(self.communicator, describe)
@@ -127,7 +128,7 @@ def write(
     ``itemsize`` is the size of a field value in bytes, ``times`` are those of the committed snapshots, and ``solid`` says
     whether there is a mask. The file refers to the output by file name only, so that both can be moved together.
     """
-    target = path.with_suffix(".xdmf")
+    target = xdmf_path(path)
     temporary = target.with_suffix(".xdmf.tmp")
     try:
         with temporary.open("w", encoding="utf-8") as file:

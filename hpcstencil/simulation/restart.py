@@ -16,6 +16,7 @@ from hpcstencil.config.provenance import allowed, differences
 from hpcstencil.config.reader import from_mapping
 from hpcstencil.config.settings import Config
 from hpcstencil.io.array_file import ArrayContents
+from hpcstencil.io.file_names import base_name
 from hpcstencil.io.file_read import Contents, inspect
 from hpcstencil.io.hdf5_validation import json_attribute
 from hpcstencil.io.output_preparation import refuse_existing
@@ -148,7 +149,7 @@ def _refuse_output(path: Path) -> None:
     if kind != "output":
         return
     known = list_checkpoints(path)
-    example = known[0].name if known else f"{path.stem}.checkpoint.STEP.h5"
+    example = known[0].name if known else f"{base_name(path)}.checkpoint.STEP.h5"
     raise InputError(
         f"{path}: expected a checkpoint, such as {example}, but got an output file; "
         + ("give that one" if known else "give a checkpoint of this run, which has none here")

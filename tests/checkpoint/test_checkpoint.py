@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from hpcstencil.checkpoint.checkpoint import newest_checkpoint, read_checkpoint, verify, write_checkpoint
-from hpcstencil.checkpoint.paths import list_checkpoints, remove_locks, remove_stale, step_of
+from hpcstencil.checkpoint.paths import checkpoint_path, list_checkpoints, remove_locks, remove_stale, step_of
+from hpcstencil.io.file_names import xdmf_path
 from hpcstencil.io.file_read import inspect
 from hpcstencil.numerics.checksum import checksum
 from hpcstencil.numerics.grid import Grid
@@ -261,3 +262,15 @@ def test_unwritable_folder(tmp_path):
     (tmp_path / "file").write_text("a regular file")
     with pytest.raises(EnvironmentProblem, match="cannot create"):
         write(tmp_path / "file" / "run.h5", grid_of((4,)), 10)
+
+
+def test_outputs_with_other_endings_have_files_of_their_own(tmp_path):
+    """A new run of one keeps the checkpoints of the other."""
+    outputs = [tmp_path / name for name in ("run.h5", "run.nc", "run")]
+    assert [xdmf_path(output).name for output in outputs] == ["run.xdmf", "run.nc.output.xdmf", "run.output.xdmf"]
+    for output in outputs:
+        checkpoint_path(output, 7).touch()
+    for output in outputs[1:]:
+        remove_stale(output, ONE, after=-1)
+        assert not list_checkpoints(output)
+    assert [path.name for path in list_checkpoints(outputs[0])] == ["run.checkpoint.000000000007.h5"]
