@@ -36,19 +36,14 @@ class FurtherSteps:
     ) -> None:
         self.problem, self.schedule, self.finite = simulation.problem, schedule, finite
         self.clock, self.taken, self.most, self.until = leap.after, leap.steps.count, most, until
-        self.choosing, self.is_quiet = simulation.steps.choosing, is_quiet
-        self.goes_on = (
-            self.choosing is not None
-            and finite.recorder is not None
-            and self.problem.calls_are_short
-            and is_quiet is not None
-            and is_quiet(leap)
-        )
+        self.is_quiet = is_quiet
+        measures = finite.recorder is not None and self.problem.calls_are_short
+        self.choosing = simulation.steps.choosing if measures and is_quiet is not None and is_quiet(leap) else None
         self.error: BaseException | None = None
 
     def in_call(self) -> AbstractContextManager[None]:
         """Return a context for the compiled call that takes the first steps. Collective."""
-        return self.choosing(self._next_steps) if self.goes_on and self.choosing else nullcontext()
+        return nullcontext() if self.choosing is None else self.choosing(self._next_steps)
 
     def raise_error(self) -> None:
         """Raise the error that ended the call."""

@@ -102,7 +102,7 @@ class StepFunctions:
     def steps(self) -> Steps:
         """Return the functions."""
         plan, several, library = self.plan, self.device_grid.devices.several, self.code.library
-        fields, whole_steps = self.program.fields, bool(plan.steps_per_exchange)
+        fields, whole_steps, into = self.program.fields, bool(plan.steps_per_exchange), self._into()
         measures_fields_only = all(isinstance(tree, Field) for tree in self.problem.measured.values())
         return Steps(
             advance=by_attempts(self.attempt()) if self.adaptive else self._stepping(self.code, self.device_grid),
@@ -115,8 +115,8 @@ class StepFunctions:
             stayed_finite=self.code.all_finite if measures_fields_only else never_known,
             first_cells=FIRST_CELLS,
             inside=self.inside,
-            into=self._into(),
-            choosing=StepsInCalls(library) if self.records else None,
+            into=into,
+            choosing=None if into is None else StepsInCalls(library),
             choosing_attempts=self._choosing_attempts(),
             storing=StoredInCalls(library, fields) if self._can_store() else None,
             replaying=ReplayedInCalls(library, self.problem.replayed) if self.problem.replayed else None,
