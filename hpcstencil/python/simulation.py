@@ -674,22 +674,18 @@ class Simulation:
     @contextmanager
     def _stepping_on(self, limit: int | None = None) -> Iterator[None]:
         """Context manager around taking at most ``limit`` steps, one thread at a time. It compiles them on first use, and
-        marks the simulation as busy. What a callback has raised leaves it as it was raised."""
+        marks the simulation as busy."""
         with PROGRAMS.turn:
             if not self._compiled:
                 compile_steps(self._stepping, limit)
                 self._compiled = True
-            self._busy, failed = True, None
+            self._busy = True
             self._communicator.watch.outside(False)
             try:
                 yield
-            except CallbackFailed as wrapped:
-                failed = wrapped.error
             finally:
                 self._communicator.watch.outside(True)
                 self._busy = False
-            if failed is not None:
-                raise failed
 
     def _progress(self, shown: bool) -> StepProgress:
         """The progress display from the current time to time.end. Only rank 0 shows it, and only if ``shown``."""
@@ -701,7 +697,11 @@ class Simulation:
         """Take steps to the next event, at most ``limit``, and return their number. An interrupt waits until the state is
         consistent."""
         with self._interrupts:
-            return run.advance(limit)
+            try:
+                return run.advance(limit)
+            except CallbackFailed as failed:
+                raised = failed.error
+            raise raised  # as the callback has raised it
 
     def _beyond_the_end(self, expected: str, steps: int) -> InputError:
         """Make the error for steps that would pass time.end, where ``expected`` says how many are possible."""
@@ -730,14 +730,18 @@ class Simulation:
             source_of(config, self._open.problem.contents, options, communicator)  # refuses an existing file
             communicator.watch.checkpoints(checkpoint_pattern(path))
             ready = Ready(stepping, self._source(), snapshot_buffers(simulation))
-            stepping.finite.path = path
+            stepping.finite.path, raised = path, None
             try:
                 to_file(ready, options, claims, request, self._stopwatch, self._callbacks)
             except StoppedEarly as error:
                 command = f"continue with hpcstencil run INPUT.toml --output {path} --resume"
                 raise StoppedEarly(str(error).replace(SAME_COMMAND, command)) from None
+            except CallbackFailed as failed:
+                raised = failed.error
             finally:
                 stepping.finite.path = None
+            if raised is not None:
+                raise raised
 
     def _source(self) -> Source:
         """The origin of the current state, which an output file records: the input, or a Python program."""
