@@ -50,10 +50,10 @@ Attempt = Callable[["Fields", "Parameters", "StepRange", "Fields"], "tuple[Field
 # The others are kept; ``room`` is memory for their results, by name, or empty.
 Into = Callable[["Fields", "Fields", "Parameters", "StepRange"], "Fields"]
 
-# () -> the steps that follow those which a compiled call has just taken; None if the call must end. Raises nothing.
+# () -> the steps that follow those which a compiled call has just taken; None if the call must end.
 NextSteps = Callable[[], "StepRange | None"]
 # (error of the step that a compiled call has just attempted) -> (whether it is accepted, the next one to attempt; None if the
-# call must end). Raises nothing.
+# call must end).
 NextAttempt = Callable[[float], "tuple[bool, StepRange | None]"]
 
 # (fields, parameters, t) -> one array per tree with its value in every cell, laid out like a field. Collective.
@@ -248,7 +248,8 @@ class Steps:
     choosing
         ``choosing(next_steps)`` returns a context in which calls of ``into`` go on: after its steps, a call takes those that
         ``next_steps()`` returns, as long as it returns any. The call overwrites the fields that it is given, and recorders
-        record anew what they expect at that time. It must end in the context. None if the backend cannot.
+        record anew what they expect at that time. It must end in the context. None if the backend cannot. Handlers of signals
+        must not run in ``next_steps`` (`signals.undisturbed`).
     choosing_attempts
         ``choosing_attempts(next_attempt)`` is the same for calls of ``attempt``. After a rejected step, the next one begins at
         the state before it. None if the backend cannot.

@@ -102,6 +102,54 @@ def watched() -> Iterator[Request]:
         os.close(reading)
 
 
+class _Undisturbed(threading.Thread):
+    """A thread that makes one call, unless it is refused before it begins."""
+
+    def __init__(self, call: Callable[[], None]) -> None:
+        super().__init__(daemon=True)
+        self.call, self.lock, self.done = call, threading.Lock(), threading.Event()
+        self.refused = self.begun = False
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        with self.lock:
+            if self.refused:
+                return
+            self.begun = True
+        try:
+            self.call()
+        except BaseException as error:
+            self.error = error
+        self.done.set()
+
+    def refuse(self) -> None:
+        """Return when the call has ended or will not be made."""
+        with self.lock:
+            self.refused = True
+        if self.begun:
+            self.done.wait()
+
+
+def undisturbed(call: Callable[[], None]) -> None:
+    """Make a call in which no handler of a signal runs: another thread makes it, while the main thread waits.
+
+    A handler may raise anything anywhere in the main thread, also in a function that compiled code calls, which would lose it.
+    What it raises meanwhile is raised after the call. In another thread than the main one, the call stays there.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        call()
+        return
+    thread = _Undisturbed(call)
+    try:
+        thread.start()
+        thread.done.wait()
+    except BaseException:
+        thread.refuse()
+        raise
+    if thread.error is not None:
+        raise thread.error
+
+
 class HeldInterrupts:
     """A context that defers an interrupt (SIGINT), so that the state computed inside it is consistent.
 

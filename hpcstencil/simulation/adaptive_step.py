@@ -111,14 +111,15 @@ class Control:
             if not rejected[0]:
                 return fields, clocks[0]
 
-    def steps(self, fields: Fields, clock: Clock, may_follow: MayFollow) -> tuple[Fields, Clock]:
+    def steps(self, fields: Fields, clock: Clock, may_follow: MayFollow) -> tuple[Fields, Clock, BaseException | None]:
         """Take the next step that meets the tolerance, and those that ``may_follow``. Collective.
 
-        Return the fields and the clock after them. No step follows if the backend cannot go on within a call. Fields and
-        errors are as in `step`, but a step that follows and collapses ends the call before it.
+        Return the fields and the clock after them, and what ``may_follow`` has raised there. No step follows if the backend
+        cannot go on within a call. Fields and errors are as in `step`, but if a step collapses after others were attempted,
+        the state before it is returned.
         """
         if self.choosing is None:
-            return self.step(fields, clock)
+            return (*self.step(fields, clock), None)
         (clock,) = self.begun(fields, (clock,))
         self.check_progress(clock)
         attempts = Attempts(self, clock, self.tried(clock, clock.measured_dt), may_follow)
@@ -126,9 +127,7 @@ class Control:
             after, _ = self.attempt(fields, self.problem.parameters, attempts.leap.steps, dict(self.room))
         self.room.clear()
         self.room.update(fields)
-        if attempts.error is not None:
-            raise attempts.error
-        return after, attempts.clock
+        return after, attempts.clock, attempts.error
 
     def attempted(
         self, fields: Fields, clocks: Sequence[Clock], rejected: Sequence[bool], active: Sequence[bool]

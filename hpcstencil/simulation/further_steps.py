@@ -37,9 +37,14 @@ class FurtherSteps:
         self.problem, self.schedule, self.finite = simulation.problem, schedule, finite
         self.clock, self.taken, self.most, self.until = leap.after, leap.steps.count, most, until
         self.is_quiet = is_quiet
-        measures = finite.recorder is not None and self.problem.calls_are_short
-        self.choosing = simulation.steps.choosing if measures and is_quiet is not None and is_quiet(leap) else None
+        may = finite.recorder is not None and self.problem.calls_are_short and self.taken < most
+        self.choosing = simulation.steps.choosing if may and is_quiet is not None and is_quiet(leap) else None
         self.error: BaseException | None = None
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether steps may follow in the call."""
+        return self.choosing is not None
 
     def in_call(self) -> AbstractContextManager[None]:
         """Return a context for the compiled call that takes the first steps. Collective."""

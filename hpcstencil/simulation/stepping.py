@@ -17,6 +17,7 @@ from hpcstencil.numerics.schedule import Clock, Leap, Schedule, StepRange, steps
 from hpcstencil.problem.problem import SHORT_CALL
 from hpcstencil.problem.stability import cfl_step, cfl_steps
 from hpcstencil.runtime.communicator import Communicator
+from hpcstencil.runtime.signals import undisturbed
 from hpcstencil.runtime.stopwatch import Stopwatch
 from hpcstencil.runtime.walltime import CALL
 from hpcstencil.simulation.adaptive_step import Control
@@ -146,9 +147,14 @@ class Stepping:
         most = self.pace.steps if limit is None else min(self.pace.steps, limit)
         further = FurtherSteps(self.simulation, self.schedule, self.finite, leap, most, until, is_quiet)
         start = time.perf_counter()
-        with self.stopwatch.during("computing"), self.finite.recording(leap), further.in_call():
-            fields = jax.block_until_ready(self._called(leap.steps))
-        self.state = replace(self.state, clock=further.clock, fields=fields)
+
+        def take() -> None:
+            with self.finite.recording(leap), further.in_call():
+                fields = jax.block_until_ready(self._called(leap.steps))
+            self.state = replace(self.state, clock=further.clock, fields=fields)
+
+        with self.stopwatch.during("computing"):
+            undisturbed(take) if further.goes_on else take()
         further.raise_error()
         self.finite.reached(self.state)
         self.pace.took(further.taken, time.perf_counter() - start)
@@ -249,14 +255,20 @@ class Stepping:
         def may_follow(clock: Clock, leap: Leap) -> bool:
             return quiet and not ended(clock) and is_quiet is not None and is_quiet(leap)
 
+        def take() -> None:
+            fields, clock, error = control.steps(dict(self.state.fields), self.clock, may_follow)
+            self.state = replace(self.state, clock=clock, fields=fields)
+            if error is not None:
+                raise error
+
         while True:
-            leap = control.tried(self.clock, self.clock.measured_dt)
+            before, leap = self.clock, control.tried(self.clock, self.clock.measured_dt)
             announce(self.state, leap)
             quiet = is_quiet is not None and is_quiet(leap)
-            fields, clock = control.steps(dict(self.state.fields), self.clock, may_follow)
-            self.state = replace(self.state, clock=clock, fields=fields)
-            if ended(clock):
-                return clock.step - first
+            take() if control.choosing is None else undisturbed(take)
+            # Without progress the step has collapsed: the next call raises the error.
+            if self.clock.step > before.step and ended(self.clock):
+                return self.clock.step - first
 
     def _advance_controlled_members(self, control: Control, limit: int | None, until: float | None) -> int:
         """Take adaptive steps of each member, and return the largest number of steps of any; see `advance`.
@@ -267,11 +279,11 @@ class Stepping:
         due = self.schedule.next_output_time(self.clock.time)
         due = due if until is None else min(due, until)
         most = min(self.pace.steps, limit or self.pace.steps)
-        before, take = (
-            self.state.members,
-            self._members_in_turn if control.attempt_of_member else self._members_together,
-        )
-        take(control, due, [clock.step + most for clock in before])
+        before, last = self.state.members, [clock.step + most for clock in self.state.members]
+        if control.attempt_of_member:
+            undisturbed(lambda: self._members_in_turn(control, due, last))
+        else:
+            self._members_together(control, due, last)
         return max(1, *(after.step - clock.step for after, clock in zip(self.state.members, before, strict=True)))
 
     def _members_together(self, control: Control, due: float, last: Sequence[int]) -> None:
@@ -302,7 +314,7 @@ class Stepping:
         for n, (alone, clock, end) in enumerate(zip(control.of_members(), self.state.members, last, strict=True)):
             fields = simulation.put({name: np.ascontiguousarray(block[..., n]) for name, block in before.items()})
             while has_steps_left(end, clock):
-                fields, clock = alone.steps(fields, clock, partial(has_steps_left, end))
+                fields, clock, _ = alone.steps(fields, clock, partial(has_steps_left, end))
             for name, block in after.items():
                 block[..., n] = simulation.block(fields[name])
             clocks.append(clock)

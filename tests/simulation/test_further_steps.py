@@ -1,5 +1,7 @@
 """Steps whose size follows the solution, many of them in a compiled call."""
 
+import signal
+
 import numpy as np
 import pytest
 from measured import FOLLOWING, TOLERANT, stepping_of
@@ -139,3 +141,53 @@ def test_a_step_that_collapses_within_a_call_leaves_the_state_before():
                 stepping.advance(lambda *_: None, 100, None, is_quiet)
         found.append((str(error.value), stepping.clock.time, np.asarray(stepping.state.fields["u"]).tolist()))
     assert found[0] == found[1]
+
+
+def test_a_state_that_is_written_before_a_collapse_is_reached_once():
+    """The call that attempts only steps that are rejected ends with the error, not with the state that was there."""
+    tables = {
+        "grid": {"shape": [4]},
+        "equation": {"name": "custom", "rhs": {"u": "sqrt(0.5 - t)"}},
+        "initial": {"u": "1"},
+        "numerics": {"integrator": "dopri5", "precision": "float64"},
+        "time": {"end": 1.0, "tolerance": 1e-6},
+        "output": {"every": 0.5},
+    }
+    stepping = stepping_of(tables)
+    with pytest.raises(NumericsError, match="the step collapsed to"):
+        while True:
+            assert stepping.advance(lambda *_: None, 100, None, lambda leap: True) > 0
+
+
+class TooLate(Exception):
+    pass
+
+
+LONG = {
+    "cfl": input_of("burgers", end=1e3),
+    "tolerance": {**TOLERANT["gray_scott"], "time": {"end": 1e6, "tolerance": 1e-6}},
+}
+
+
+@pytest.mark.parametrize("case", LONG)
+def test_an_exception_of_a_signal_handler_is_not_lost(case):
+    """The state is that after some steps, from which others follow as if nothing had happened."""
+
+    def raise_too_late(*_):
+        raise TooLate
+
+    tables = LONG[case]
+    stepping, before = stepping_of(tables), signal.signal(signal.SIGALRM, raise_too_late)
+    try:
+        for n in range(12):
+            signal.setitimer(signal.ITIMER_REAL, 0.02 + 0.007 * n)
+            with pytest.raises(TooLate):
+                while True:
+                    stepping.advance(lambda *_: None, 40, None, lambda leap: True)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    whole, _ = together(tables, stepping.clock.step)
+    while whole.clock.step < stepping.clock.step:
+        whole.advance(lambda *_: None, stepping.clock.step - whole.clock.step, None, lambda leap: True)
+    assert_same(stepping, (whole.clock, {name: np.asarray(array) for name, array in whole.state.fields.items()}))

@@ -49,10 +49,16 @@ def choosing(library: ctypes.CDLL, choose: Callable[[Any], tuple[bool, StepRange
     """A context in which calls of a library go on with the steps that ``choose`` returns.
 
     Its argument is a pointer to the sums of errors. It returns (whether the steps before are accepted, the next ones if any).
+    What it raises ends the call with the state before these steps, and is raised at the end of the context.
     """
+    raised: list[BaseException] = []
 
     def chosen(clock: Any, sums: Any) -> int:
-        accepted, steps = choose(sums)
+        try:
+            accepted, steps = choose(sums)
+        except BaseException as error:  # it cannot pass through compiled code
+            raised.append(error)
+            return BACK
         for n, number in enumerate(steps or ()):
             clock[n] = number
         return (steps is not None) * GO_ON | (not accepted) * BACK
@@ -63,3 +69,5 @@ def choosing(library: ctypes.CDLL, choose: Callable[[Any], tuple[bool, StepRange
         yield
     finally:
         library.set_choose_steps(None)
+    if raised:
+        raise raised[0]
