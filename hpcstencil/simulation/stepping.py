@@ -137,8 +137,15 @@ class Stepping:
         the steps. After steps for which ``is_quiet`` returns True, others for which it does so may follow without being
         announced (`FurtherSteps`). Raises InputError or NumericsError, on all processes, see `step_sizes` and `Control.step`.
         """
+        if self.simulation.control is not None and self.state.members:
+            return self._advance_controlled(
+                self.simulation.control, lambda control: self._advance_controlled_members(control, limit, until)
+            )
         if self.simulation.control is not None:
-            return self._advance_controlled(self.simulation.control, announce, limit, until, is_quiet)
+            return self._advance_controlled(
+                self.simulation.control,
+                lambda control: self._advance_controlled_alone(control, announce, limit, until, is_quiet),
+            )
         sizes = self.step_sizes()
         if self.state.members:
             return self._advance_members(sizes, limit, until)
@@ -216,23 +223,13 @@ class Stepping:
         clocks = control.begun(dict(self.state.fields), self.state.members or (self.clock,))
         self.state = replace(self.state, members=clocks) if self.state.members else replace(self.state, clock=clocks[0])
 
-    def _advance_controlled(
-        self,
-        control: Control,
-        announce: Announce,
-        limit: int | None,
-        until: float | None,
-        is_quiet: IsQuiet | None,
-    ) -> int:
-        """Take adaptive steps, see `advance`."""
+    def _advance_controlled(self, control: Control, take: Callable[[Control], int]) -> int:
+        """Take adaptive steps, see `advance`. ``take`` takes them, and returns the largest number of steps of any member."""
         control = replace(control, schedule=self.schedule)
         self.begin_control(control)
         start, first = time.perf_counter(), self.clock.step
         with self.stopwatch.during("computing"):
-            if self.state.members:
-                most = self._advance_controlled_members(control, limit, until)
-            else:
-                most = self._advance_controlled_alone(control, announce, limit, until, is_quiet)
+            most = take(control)
         self.pace.took(most, time.perf_counter() - start)
         return self.clock.step - first
 

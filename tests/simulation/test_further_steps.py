@@ -124,15 +124,15 @@ def test_a_call_attempts_many_steps(case, monkeypatch):
         assert len(calls) <= 1 + outputs
 
 
+def collapsing(rhs, end):
+    """An equation without a solution beyond some time before the ``end``."""
+    problem = {**TOLERANT["sudden"], "time": {"end": end, "tolerance": 1e-6}, "output": {}}
+    return {**problem, "equation": {"name": "custom", "rhs": {"u": rhs}}}
+
+
 def test_a_step_that_collapses_within_a_call_leaves_the_state_before():
     """u' = u² from u = 1 is infinite at t = 1."""
-    tables = {
-        "grid": {"shape": [4]},
-        "equation": {"name": "custom", "rhs": {"u": "u**2"}},
-        "initial": {"u": "1"},
-        "numerics": {"integrator": "dopri5", "precision": "float64"},
-        "time": {"end": 1.5, "tolerance": 1e-6},
-    }
+    tables = collapsing("u**2", 1.5)
     found = []
     for is_quiet in (None, lambda leap: True):
         stepping = stepping_of(tables)
@@ -145,14 +145,7 @@ def test_a_step_that_collapses_within_a_call_leaves_the_state_before():
 
 def test_a_state_that_is_written_before_a_collapse_is_reached_once():
     """The call that attempts only steps that are rejected ends with the error, not with the state that was there."""
-    tables = {
-        "grid": {"shape": [4]},
-        "equation": {"name": "custom", "rhs": {"u": "sqrt(0.5 - t)"}},
-        "initial": {"u": "1"},
-        "numerics": {"integrator": "dopri5", "precision": "float64"},
-        "time": {"end": 1.0, "tolerance": 1e-6},
-        "output": {"every": 0.5},
-    }
+    tables = {**collapsing("sqrt(0.5 - t)", 1.0), "output": {"every": 0.5}}
     stepping = stepping_of(tables)
     with pytest.raises(NumericsError, match="the step collapsed to"):
         while True:

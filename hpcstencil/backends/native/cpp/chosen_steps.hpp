@@ -17,8 +17,9 @@ OWN inline ChooseSteps choose_steps = nullptr;
 // Makes later calls go on with chosen steps; null: they take the steps of their clock only.
 ENTRY void set_choose_steps(ChooseSteps choose) { choose_steps = choose; }
 
-// Takes the steps of a call, and then those that are chosen. ``take_steps`` takes those of a clock, and returns an error
-// code, or 0. Steps read one of two arrays of a field and store in the other, so the call's fields are overwritten.
+// Takes the steps of a call, and then those that are chosen. ``take_steps`` takes those of a clock, and returns an
+// error code, or 0. Steps read one of two arrays of a field and store in the other, so the call's fields are
+// overwritten.
 template <class TakeSteps>
 static int64_t and_chosen_steps(const Call& call, TakeSteps take_steps) {
     int64_t failed = take_steps(call);

@@ -28,8 +28,8 @@
 // Ends the process: without memory, a call can neither finish its steps nor return to the state before them.
 [[noreturn]] __attribute__((noinline)) static void end_without_memory(size_t bytes) {
     fprintf(stderr,
-            "hpcstencil: native code needs %zu bytes more, but there is no more memory; use more processes, or a smaller "
-            "grid\n",
+            "hpcstencil: native code needs %zu bytes more, but there is no more memory; use more processes, or a "
+            "smaller grid\n",
             bytes);
     abort();
 }
