@@ -49,8 +49,10 @@ from hpcstencil.symbolic.expressions import (
     parameter_field,
     rebuilt,
     shared,
+    varies,
     walk,
 )
+from hpcstencil.symbolic.zero_regions import vanishes
 from hpcstencil.validation.errors import InputError
 from hpcstencil.validation.messages import at, unknown
 
@@ -198,9 +200,14 @@ class Adjoint:
 
     @cached_property
     def operations(self) -> int:
-        """The number of different operations in the time derivatives and their transposes, at least 1."""
+        """The number of different operations in the time derivatives and their transposes, at least 1.
+
+        Those without fields do not count, nor those whose results are 0 outside absorbing layers.
+        """
         trees = (*self.forward.slopes.values(), *self.reverse_rhs.values())
-        return max(1, len({part for tree in trees for part in walk(tree) if part.children}))
+        parts = {part for tree in trees for part in walk(tree) if part.children and varies(part)}
+        memory = {*self.forward.begin_at_zero, *self.layered}
+        return max(1, sum(not (memory and vanishes(part, memory)) for part in parts))
 
     @cached_property
     def injected(self) -> dict[str, tuple[str, ...]]:

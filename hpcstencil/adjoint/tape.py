@@ -8,7 +8,9 @@ Example: acoustic waves, ∂q/∂t = c² (∇²p + s), and the derivative with r
 2 c q̄ (∇²p + s) to it, so the tape is ∇²p + s, one value per cell and step. A state has two: p and q.
 
 An expression that an operator of the reverse step reads, such as c² q̄ in ∇²(c² q̄), becomes a field too, which a stage evaluates
-just before. Then a reverse step stores nothing but fields, and native code takes many of them in place.
+just before. Then a reverse step stores nothing but fields, and native code takes many of them in place. If there are more of
+these operands than `MOST`, as with a CPML, or one has no boundary condition of its own, as beside solid cells, they all stay
+expressions, and native code reverses steps in tiles.
 
 `with_tape` says which problems have a tape. All values are the same, to the last bit, as those of `Adjoint.reversing`.
 """
@@ -26,7 +28,7 @@ from hpcstencil.symbolic.differentiate import STEPS
 from hpcstencil.symbolic.expressions import OPERATORS, Field, Node, Pointwise, has_own_ghosts, rebuilt
 
 TAPE, OPERAND = "tape.", "operand."  # and a number: fields
-MOST = 2  # values per cell and step, and operands; to store and load more takes longer than to compute them again
+MOST = 2  # values per cell and step; to store and load more takes longer than to compute them again. And operands in fields
 
 
 def recording(adjoint: Adjoint, forward: Problem) -> Problem:
@@ -69,9 +71,8 @@ def with_tape(adjoint: Adjoint) -> Adjoint | None:
     There is one if
     - reverse steps need states, but nothing that is added between them does, and they do not depend on the time;
     - a step is one stage, or moves one group of fields at a time, and only one of its stages needs states;
-    - that stage reads them in its own cell, or in operands with boundary conditions of their own; its operators read nothing
-      else than these and fields, so that native code needs no other arrays;
-    - there are few values and few operands (`MOST`).
+    - that stage reads them in its own cell, or in operands with boundary conditions of their own;
+    - there are few values (`MOST`).
     """
     forward, method = adjoint.forward, adjoint.forward.method
     added = forward.adds_every is not None and not adjoint.injected
@@ -84,10 +85,14 @@ def with_tape(adjoint: Adjoint) -> Adjoint | None:
     ]
     if len(evaluated) != 1:
         return None
-    found = [made for whole in (False, True) if (made := _Making(adjoint, states, whole).made(evaluated[0]))]
-    best = min(found, key=lambda one: len(one.problem.replayed), default=None)
-    few = best is not None and 0 < len(best.problem.replayed) <= MOST and len(best.operands) <= MOST
-    return best if few else None
+    for in_fields in (True, False):
+        found = [
+            made for whole in (False, True) if (made := _Making(adjoint, states, whole, in_fields).made(evaluated[0]))
+        ]
+        few = [one for one in found if 0 < len(one.problem.replayed) <= MOST and len(one.operands) <= MOST]
+        if few:
+            return min(few, key=lambda one: len(one.problem.replayed))
+    return None
 
 
 def read_at(stage: Stage, adjoint: Adjoint) -> Mapping[str, Node]:
@@ -103,16 +108,21 @@ def reads(trees: Iterable[Node], names: Collection[str]) -> bool:
 
 @dataclass
 class _Making:
-    """The tape so far. With ``whole``, its values are the largest trees of ``states`` and of nothing that the reverse steps
-    change; else they are the states themselves."""
+    """The tape so far.
+
+    With ``whole``, its values are the largest trees of ``states`` and of nothing that the reverse steps change; else they are
+    the states themselves. With ``in_fields``, operands become fields.
+    """
 
     adjoint: Adjoint
     states: frozenset[str]
     whole: bool
+    in_fields: bool
     values: dict[Node, str] = field(default_factory=dict)
     operands: dict[Node, str] = field(default_factory=dict)
-    conditions: dict[Node, Node] = field(default_factory=dict)  # the operand with the same boundary condition, by field
+    conditions: dict[Node, Node] = field(default_factory=dict)  # the tree with the same boundary condition, by operand
     known: dict[Node, Node] = field(default_factory=dict)
+    readable: bool = True  # whether native code can apply all operators so far
 
     def made(self, evaluated: int) -> Adjoint | None:
         """The adjoint with the tape at the stage value with this number; None if a tree needs more than that."""
@@ -123,17 +133,15 @@ class _Making:
             for group, part in adjoint.group_parts.items()
         }
         faces = dict(problem.faces)
-        for new, operand in self.conditions.items():
-            faces |= {(new, axis, side): face for (of, axis, side), face in problem.faces.items() if of == operand}
+        for operand, tree in self.conditions.items():
+            faces |= {(operand, axis, side): face for (of, axis, side), face in problem.faces.items() if of == tree}
         values, operands = ({name: tree for tree, name in found.items()} for found in (self.values, self.operands))
         tape = Tape(evaluated, values, operands, ())
         problem = replace(problem, trees=trees, faces=faces, replayed=tuple(values))
         taped = replace(adjoint, problem=problem, group_parts=parts, tape=tape)
         read = {*taped.read, *(part for tree in operands.values() for part in parts_of(tree, faces))}
-        inside = {child for part in read if isinstance(part, OPERATORS) for child in part.children if child.field_names}
-        if not all(isinstance(child, Field) and child.name not in values for child in inside):
-            return None
-        if any(isinstance(part, Field) and part.name in self.states for part in read) or taped.follows_time:
+        states = any(isinstance(part, Field) and part.name in self.states for part in read)
+        if states or not self.readable or taped.follows_time:
             return None
         stages = enumerate(taped.forward.method.stages)
         used = tuple(j for j, stage in stages if stage.slopes and reads(read_at(stage, taped).values(), operands))
@@ -166,12 +174,18 @@ class _Making:
         return bool(names & self.states) and not changed and tree not in self.adjoint.forward.slopes.values()
 
     def operand(self, tree: Node) -> Node:
-        """The field of what an operator reads; or the tree itself, with fields for values, if it has no boundary condition of
-        its own, or has operators in it."""
-        changed = self.converted(tree)
-        alone = isinstance(changed, Field) or not has_own_ghosts(tree) or not tree.kinds.isdisjoint(OPERATORS)
-        if alone:
+        """The tree that an operator reads in place of this one, with the same boundary condition.
+
+        It is a field if operands become fields. Else it is the tree itself with fields for values.
+        """
+        changed, own = self.converted(tree), has_own_ghosts(tree)
+        if isinstance(changed, Field) or not tree.field_names:
+            self.readable &= changed == tree  # a value is read in its own cell only
             return changed
-        new = Field(self.operands.setdefault(changed, f"{OPERAND}{len(self.operands)}"))
-        self.conditions[new] = tree
-        return new
+        if self.in_fields:
+            self.readable &= own and tree.kinds.isdisjoint(OPERATORS)
+            changed = Field(self.operands.setdefault(changed, f"{OPERAND}{len(self.operands)}"))
+        else:
+            self.readable &= own or changed == tree  # else it is evaluated in other cells, where a value is not read
+        self.conditions[changed] = tree
+        return changed

@@ -265,7 +265,7 @@ TOGETHER = {
         10,
     ),
     "boundary": ({"boundary": {"x": {"dirichlet": "0.1*t"}}}, 1),
-    "solid": ({"mask": {"solid": "(x - 0.7)**2 + (y - 0.5)**2 < 0.04"}}, 4),
+    "solid": ({"mask": {"solid": "(x - 0.7)**2 + (y - 0.5)**2 < 0.04"}}, 1),
 }
 
 
@@ -373,7 +373,7 @@ def test_derivatives_of_linear_expressions_are_added_with_constant_weights(monke
     found, again = (sweep(sweep.forward.put(start), states) for states in (20, 2))
     same_bits(again, found)
     if linear:
-        assert sweep.at_once == at_once
+        assert sweep.at_once == (at_once if sweep.adjoint.tape is None else sweep.steps)
         same_bits(found, replace(sweep, injected=False, several=None, at_once=1)(sweep.forward.put(start), 20))
     monkeypatch.setattr(Adjoint, "injected", {})
     for kernel in ("native", "shift"):

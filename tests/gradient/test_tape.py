@@ -93,6 +93,31 @@ PROBLEMS = {
         "time": {"dt": 0.01, "end": 0.1},
         "gradient": {"of": ["initial.u"]},
     },
+    "receivers in a CPML": {
+        **WAVE,
+        "equation": SHOT,
+        "initial": {"p": "0.2*sin(x)"},
+        "boundary": {axis: {"cpml": {"width": 0.9, "speed": 1.3}} for axis in "xy"},
+        "probes": CABLE,
+        "objective": {"J": "sum(cable**3 + t*cable)"},
+        "gradient": {"of": ["equation.c", "initial.p"]},
+    },
+    "beside solid cells, receivers": {
+        **WAVE,
+        "equation": SHOT,
+        "initial": {"p": "0.2*sin(x)"},
+        "mask": {"solid": "(x - 2)**2 + y**2 < 0.3"},
+        "numerics": {"integrator": "leapfrog"},
+        "probes": CABLE,
+        "objective": {"J": "sum(cable**3 + t*cable)"},
+        "gradient": {"of": ["equation.c"]},
+    },
+    "values in an operand with an operator": {
+        **WAVE,
+        "equation": {"name": "custom", "a": 0.3, "rhs": {"u": "v", "v": "laplacian(u + a*u*laplacian(u))"}},
+        "time": {"dt": 0.001, "end": 0.04},
+        "gradient": {"of": ["initial.u"]},
+    },
     "the whole right-hand side would be a value": {
         **WAVE,
         "equation": {"name": "custom", "rhs": {"u": "exp(-u)"}},
@@ -146,9 +171,12 @@ def test_interrupted_sweeps_with_a_tape_have_the_same_bits(tmp_path):
         "gradient": {"of": ["initial.u"]},
     },
     {"objective": {"J": {"sum": "integral(u**2)", "every_steps": 4}}},  # what is added between steps needs states
-    # operators read expressions without boundary conditions of their own
-    {"mask": {"solid": "(x - 2)**2 + y**2 < 0.3"}, "numerics": {"integrator": "leapfrog"}},
-    {"boundary": {"x": {"cpml": {"width": 0.9, "speed": 1.0}}}},  # many operands
+    {  # operators would read values of the tape in other cells
+        "equation": {"name": "custom", "a": 0.3, "rhs": {"u": "v", "v": "div_grad(1 + a*u, u)"}},
+        "mask": {"solid": "(x - 2)**2 + y**2 < 0.3"},
+        "numerics": {"integrator": "leapfrog"},
+        "gradient": {"of": ["initial.u"]},
+    },
     {"gradient": {"of": ["initial.u"]}},  # needs no states
     {"gradient": {"of": ["equation.c"], "storage": "disk"}},
     {"gradient": {"of": ["equation.c"], "memory": "40kB"}},  # four states

@@ -22,6 +22,12 @@ WAVE = {
 }
 PROBLEMS = {
     "receivers": WAVE,
+    "receivers in a CPML": {**WAVE, "boundary": {axis: {"cpml": {"width": 0.9, "speed": 1.3}} for axis in "xy"}},
+    "beside solid cells": {
+        **WAVE,
+        "mask": {"solid": "(x - 2)**2 + (y - 1)**2 < 0.3"},
+        "numerics": {"integrator": "leapfrog"},
+    },
     "periodic": {
         **WAVE,
         "grid": {"shape": [25, 18, 20]},

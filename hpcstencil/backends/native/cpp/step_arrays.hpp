@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "coordinate_tables.hpp"
+#include "prefetch.hpp"
 
 // For each of ``steps``, ascending steps of a call's clock, some arrays of the caller's block. The n-th array of each
 // step has planes[n] cells from one plane to the next, and pitches[n] from one row to the next.
@@ -44,5 +45,14 @@ struct StepInputs {
         const long pitch = replayed->pitches[n], plane = replayed->planes[n];
         real* const first = (real*)arrays[n] + home(*call, i + read.offset) * plane;
         return {first + wrapped * pitch, planes * plane + rows * pitch};
+    }
+    // Has rows j0 .. j1 - 1 of planes i0 .. i1 - 1 prefetched, of the arrays of this step that a pass reads.
+    void prefetch(Prefetch& upcoming, const Pass& pass, long i0, long i1, long j0, long j1) const {
+        const Variant& whole = pass.whole();
+        for (int p = 0; p < whole.planes && arrays; p++)
+            for (long i = i0; i < i1 && whole.plane[p].input <= OF_STEP; i += pass.at_once) {
+                const Rows row = at(whole.plane[p], i);
+                upcoming.add(row.p + j0 * row.pitch, call->count[2], j1 - j0, row.pitch);
+            }
     }
 };

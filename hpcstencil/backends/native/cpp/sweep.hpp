@@ -31,7 +31,7 @@ struct Sweep {
     List<Rows> written{PLANES};  // by a pass
     VariantPlanes read;
     long wrapped = 0;  // see `turn_to`
-    Prefetch upcoming, tile_edge;
+    Prefetch upcoming, for_next_level;
     ResultSums results;
     double polled = 0;
 
@@ -159,12 +159,15 @@ struct Sweep {
                     long i = plane(q);
                     if (rows[q][0] >= rows[q][1]) continue;
                     if (i + wavefront.in_round > lo[q] && i < hi[q]) {
-                        tile_edge.clear();
-                        // after the last level comes the first one of the next round
-                        int next = q % (pipe.levels - 1) + 1;
-                        if (n && q)
-                            prefetch_edge(next, plane(next) + (next == 1 ? next_round : 0), rows[next]),
-                                tile_edge.divide(calls[q]);
+                        for_next_level.clear();
+                        if (q) {  // after the last level comes the first one of the next round
+                            const int next = q % (pipe.levels - 1) + 1;
+                            const long first = plane(next) + (next == 1 ? next_round : 0);
+                            if (n) prefetch_edge(next, first, rows[next]);
+                            inputs[next].prefetch(for_next_level, passes[pipe.level[next].pass], first,
+                                                  first + wavefront.in_round, rows[next][0], rows[next][1]);
+                            for_next_level.divide(calls[q]);
+                        }
                         level(q, i, max(i, lo[q]), min(i + wavefront.in_round, hi[q]), rows[q][0], rows[q][1]);
                         if (gives) give(q, i, i + wavefront.in_round, rows[q][0], rows[q][1], n);
                     }
@@ -241,9 +244,9 @@ struct Sweep {
             long left = pipe.level[pipe.ring[pipe.ring_of[mine.step][array]].level].reach[1] - mine.reach[1];
             Drift d = drift(q - 1, f);
             for (long k = i; k < i + AT_ONCE && wavefront.layers.holds_planes(f, k); k++) {
-                tile_edge.add(part.row(f, d, upward ? k + reach[0] : k - reach[0], upward ? rows[0] : rows[1] - left),
-                              left * part.pitch);
-                tile_edge.add(part.row(f, d, k, upward ? rows[0] - reach[1] : rows[1]), reach[1] * part.pitch);
+                const long first_read = upward ? k + reach[0] : k - reach[0];
+                for_next_level.add(part.row(f, d, first_read, upward ? rows[0] : rows[1] - left), left * part.pitch);
+                for_next_level.add(part.row(f, d, k, upward ? rows[0] - reach[1] : rows[1]), reach[1] * part.pitch);
             }
         }
     }
@@ -345,7 +348,7 @@ struct Sweep {
         const Variant& pass = passes[pipe.level[q].pass].whole();
         const real* numbers = scalars[pipe.level[q].step] + pass.scalars;
         pass.compute({numbers, wavefront.tables.data(), i, planes, rows}, from, to, m0, m1, 0, width);
-        upcoming.next_portion(), tile_edge.next_portion();
+        upcoming.next_portion(), for_next_level.next_portion();
     }
 
     // Computes groups of planes that are single rows, from plane i on, in one call.
@@ -393,7 +396,7 @@ struct Sweep {
                                         j, j + 1, v0, v1, upward);
                         wavefront.layers.clear_margins(pass, to, false, mask, i, j, j + 1, v0, v1);
                     });
-                upcoming.next_portion(), tile_edge.next_portion();
+                upcoming.next_portion(), for_next_level.next_portion();
             }
     }
 

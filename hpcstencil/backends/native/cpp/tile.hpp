@@ -136,7 +136,7 @@ struct Tile {
     List<Rows> written{PLANES};  // by a pass
     VariantPlanes read;
     long portions = 0;  // of prefetched cells, in a round
-    Prefetch upcoming;
+    Prefetch upcoming, for_next_level;
     ErrorSums errors;
     ResultSums results;
     double polled = 0;
@@ -153,7 +153,7 @@ struct Tile {
             w.level = q, w.step = pipe.level[q].step, w.pass = &passes[pipe.level[q].pass];
             w.first_target = next_target;
             w.x0 = round_down(w.x0, LANES), w.x1 = round_up(w.x1, LANES);
-            portions += (w.j1 - w.j0 + ROWS - 1) / ROWS * (AT_ONCE / w.pass->at_once);
+            portions += calls_in_round(w);
             w.records.find(call, job.first + w.step, *w.pass), w.unstored.find(pipe.level[q].pass, w.records.cells);
             w.stencils.find(call, job.first + w.step, pipe.level[q].pass, plan.evaluator_functions);
             w.injected.find(call, job.first + w.step, *w.pass);
@@ -180,7 +180,7 @@ struct Tile {
             for (int q = 0; q < pipe.levels; q++) {
                 long i = s + pipe.level[q].ahead;
                 if (i + AT_ONCE <= work[q].lo || i >= work[q].hi) continue;
-                if (q) run(work[q], i);
+                if (q) prefetch_for_next_level(q, s), run(work[q], i);
                 else
                     for (long n = max(i, work[q].lo); n < min(i + AT_ONCE, work[q].hi); n++) load(n);
             }
@@ -212,6 +212,21 @@ struct Tile {
                                       });
             }
         upcoming.divide(portions);
+    }
+
+    // Calls of its pass by a level in a round, about: there are more near absorbing layers.
+    static long calls_in_round(const Work& w) {
+        return (w.j1 - w.j0 + ROWS - 1) / ROWS * (AT_ONCE / w.pass->at_once);
+    }
+    // Starts to prefetch the arrays of a step that the level after this one reads; after the last level comes the first
+    // one of the next round.
+    void prefetch_for_next_level(int q, long s) {
+        const int next = q % (pipe.levels - 1) + 1;
+        const Work& w = work[next];
+        const long first = s + pipe.level[next].ahead + (next == 1 ? AT_ONCE : 0);
+        for_next_level.clear();
+        w.inputs.prefetch(for_next_level, *w.pass, first, first + AT_ONCE, w.j0, w.j1);
+        for_next_level.divide(calls_in_round(work[q]));
     }
 
     // The plane ``back`` behind the first one that a ring receives in this round.
@@ -259,7 +274,7 @@ struct Tile {
                     long rows = ROWS * (w.x1 - w.x0) / (x1 - x0);  // narrow regions have more
                     for (long j = j0; j < j1; j += rows) {
                         compute(mask, j, min(j + rows, j1), x0, x1);
-                        upcoming.next_portion();
+                        upcoming.next_portion(), for_next_level.next_portion();
                     }
                 });
             w.injected.add(call, pass, i + k, pass.at_once, out, w.j0, w.j1, w.x0, w.x1);
