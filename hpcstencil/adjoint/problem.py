@@ -99,18 +99,19 @@ class Tape:
 
     Attributes
     ----------
-    evaluated
-        The number of the stage value of the equation's method at which the values are taken.
     values
-        The values as trees of the equation's fields, by the name of their field tape.n.
+        The values as trees of the equation's fields, by the name of their field tape.j.n, by the number j of the stage value
+        of the equation's method at which they are taken.
+    trees
+        The trees of the adjoint problem as the reverse of stage j evaluates them, by j: with the values of that stage.
     operands
         What operators of a reverse step read, by the name of its field operand.n.
     with_operands
         The numbers of the stage values of the equation's method at which the reverse step needs the operands.
     """
 
-    evaluated: int
-    values: Mapping[str, Node]
+    values: Mapping[int, Mapping[str, Node]]
+    trees: Mapping[int, Mapping[str, Node]]
     operands: Mapping[str, Node]
     with_operands: tuple[int, ...]
 
@@ -278,6 +279,11 @@ class Adjoint:
         return {} if self.tape is None else self.tape.operands
 
     @property
+    def trees_by_stage(self) -> Mapping[int, Mapping[str, Node]]:
+        """The trees of the adjoint problem by stage, if the reverse of each stage reads values of its own from the tape."""
+        return {} if self.tape is None or len(self.tape.trees) < 2 else self.tape.trees
+
+    @property
     def follows_time(self) -> bool:
         """Whether reverse steps depend on the time."""
         return any(isinstance(part, Time | Series) for part in self.read)
@@ -334,13 +340,13 @@ class Adjoint:
         timed = {j for _, j in in_stage.values()}
         groups |= dict.fromkeys(self.operands, OPERANDS)
         with_operands = () if self.tape is None else self.tape.with_operands
-        reverse, part_of = reversed_steps(
-            method, self.groups, steps, bool(states), apart, moved_by, timed, with_operands
-        )
+        reverse = reversed_steps(method, self.groups, steps, bool(states), apart, moved_by, timed, with_operands)
         parts = {
             group: {name: found[group].get(name, ZERO) for name in rhs if groups[name] in moving}
             for group, moving in (moved_by or {}).items()
         }
+        of_stage = {j: replace(self, problem=replace(problem, trees=trees)) for j, trees in self.trees_by_stage.items()}
+        evaluated = {j: {**one.reverse_rhs, **one.spread(one.series_rhs, steps)} for j, one in of_stage.items()}
         kept = [name for name in forward.fields if name not in forward.trees]
         fields = (*states, *rhs, *self.operands, *kept)
         made = replace(
@@ -348,9 +354,10 @@ class Adjoint:
             fields=fields,
             memory=fields,
             trees={**states, **rhs, **self.operands},
-            method=reverse,
+            method=reverse.method,
             groups=groups,
-            parts={number: parts[group] for number, group in part_of.items()},
+            parts={number: parts[group] for number, group in reverse.part_of.items()}
+            | {number: evaluated[j] for number, j in reverse.stage_of.items() if j in evaluated},
             begin_at_zero=tuple(name for name in (*forward.begin_at_zero, *self.layered) if name in fields),
             injected=tuple(self.injected),
         )

@@ -117,6 +117,17 @@ def reversed_two_step(
     return Method(tuple(stages), order=1, times=tuple(nodes), injected=(len(stages),)), parts
 
 
+@dataclass(frozen=True)
+class Reversed:
+    """What `reversed_steps` makes: the ``method``, and by the numbers of its stage values at which slopes are evaluated:
+    ``part_of``, the group to whose ȳ these slopes belong, if they are parts of the transposed right-hand sides; and
+    ``stage_of``, the number j of the stage value y_j of the step, if they are the whole right-hand sides."""
+
+    method: Method
+    part_of: Mapping[int, int]
+    stage_of: Mapping[int, int]
+
+
 def reversed_steps(
     method: Method,
     groups: tuple[int, ...],
@@ -126,7 +137,7 @@ def reversed_steps(
     moved_by: Mapping[int, Collection[int]] | None = None,
     timed: Collection[int] = (),
     with_operands: Collection[int] = (),
-) -> tuple[Method, dict[int, int]]:
+) -> Reversed:
     """The method whose step reverses some ``steps`` of ``method``, which must not be a multistep one.
 
     ``groups`` are those of the fields, (0,) if the method is not partitioned. The groups of the new method are: for the fields
@@ -138,8 +149,7 @@ def reversed_steps(
     At the y_j with numbers in ``with_operands``, a stage evaluates the fields of the group OPERANDS before the slopes.
 
     For a method with `one_by_one`, ``moved_by`` may give the groups of the new method that the ȳ of each group move. Then the
-    stages evaluate parts of the transposed right-hand sides. The second result has the group to whose ȳ they belong, by the
-    number of the stage value.
+    stages evaluate parts of the transposed right-hand sides.
     """
     assert not method.multistep and (separate(method) or not apart) and (one_by_one(method) or moved_by is None)
     making = _Making(method, groups, with_states, apart, moved_by, timed, with_operands)
@@ -157,13 +167,13 @@ def reversed_steps(
     made = Method(
         tuple(making.stages), order=1, times=tuple(making.nodes), rounded=frozenset(shared), injected=tuple(ends)
     )
-    return made, making.part_of
+    return Reversed(made, making.part_of, making.stage_of)
 
 
 @dataclass
 class _Making:
     """The stages of the new method so far, with the nodes c of their results; ``state`` and ``cotangents`` are the numbers of
-    the results that hold the present u, and the present ȳ by group. ``part_of`` is the second result of `reversed_steps`."""
+    the results that hold the present u, and the present ȳ by group. ``part_of`` and ``stage_of`` are those of `Reversed`."""
 
     method: Method
     groups: tuple[int, ...]
@@ -177,6 +187,7 @@ class _Making:
     state: int = 0
     cotangents: dict[int, int] = field(default_factory=dict)
     part_of: dict[int, int] = field(default_factory=dict)
+    stage_of: dict[int, int] = field(default_factory=dict)
 
     @property
     def now(self) -> int:
@@ -298,6 +309,7 @@ class _Making:
                 self.add(node, terms or ((self.cotangents[group], 0.0),), (), cotangent(group))
         self.add_operands(node, j)
         here = self.now
+        self.stage_of[here] = j
         self.add_timed(node, k, j, ((here, weight),))
         if sums(self.method) not in map(cotangent, self.groups):
             self.add(node, ((here, 1.0),), ((here, weight),), sums(self.method))

@@ -1,23 +1,23 @@
 """The tape of a run: for each step, the values that its reverse reads of the fields of the equation.
 
 With it a reverse step needs no states, and takes no steps forwards again. The forward problem gets a field for each value, and
-its method a stage that evaluates it where the reverse step would. The reverse problem reads the values of each step from
-memory (`Problem.replayed`).
+its method a stage that evaluates it where the reverse step would: at one stage value of the step, or at several. The reverse
+problem reads the values of each step from memory (`Problem.replayed`).
 
 Example: acoustic waves, ∂q/∂t = c² (∇²p + s), and the derivative with respect to c. The reverse step adds
 2 c q̄ (∇²p + s) to it, so the tape is ∇²p + s, one value per cell and step. A state has two: p and q.
 
-An expression that an operator of the reverse step reads, such as c² q̄ in ∇²(c² q̄), becomes a field too, which a stage evaluates
-just before. Then a reverse step stores nothing but fields, and native code takes many of them in place. If there are more of
-these operands than `MOST`, as with a CPML, or one has no boundary condition of its own, as beside solid cells, they all stay
-expressions, and native code reverses steps in tiles.
+If one stage of a step needs values, an expression that an operator of the reverse step reads, such as c² q̄ in ∇²(c² q̄), becomes
+a field too, which a stage evaluates just before. Then a reverse step stores nothing but fields, and native code takes many of
+them in place. If there are more of these operands than `MOST`, as with a CPML, or one has no boundary condition of its own, as
+beside solid cells, they all stay expressions, and native code reverses steps in tiles, as it does with several stages.
 
 `with_tape` says which problems have a tape. All values are the same, to the last bit, as those of `Adjoint.reversing`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from hpcstencil.adjoint.problem import ADJOINT, GRADIENT, Adjoint, Tape, parts_of
@@ -27,26 +27,32 @@ from hpcstencil.problem.problem import Problem
 from hpcstencil.symbolic.differentiate import STEPS
 from hpcstencil.symbolic.expressions import OPERATORS, Field, Node, Pointwise, has_own_ghosts, rebuilt
 
-TAPE, OPERAND = "tape.", "operand."  # and a number: fields
+TAPE, OPERAND = "tape.", "operand."  # and numbers: fields
 MOST = 2  # values per cell and step; to store and load more takes longer than to compute them again. And operands in fields
+MOST_OF_STAGE = 1  # values per cell and stage, if several stages need some: these steps are slower than memory
 
 
 def recording(adjoint: Adjoint, forward: Problem) -> Problem:
     """A problem whose steps also compute the tape of an ``adjoint``: ``forward`` is its equation, or that of a member.
 
-    The values of a step are in the fields tape.n after it. All other fields have the same bits as without.
+    The values of a step are in the fields tape.j.n after it. All other fields have the same bits as without.
     """
     tape, names = adjoint.tape, adjoint.problem.replayed
     assert tape is not None
-    group, groups = by_stage(0, tape.evaluated), forward.groups or dict.fromkeys(forward.trees, 0)
+    method = forward.method
+    trees, groups = dict(forward.trees), dict(forward.groups) or dict.fromkeys(forward.trees, 0)
+    for number in sorted(tape.values, reverse=True):  # so that stages before keep their numbers
+        group, values = by_stage(0, number), tape.values[number]
+        method = with_evaluation(method, number, group)
+        trees.update(values), groups.update(dict.fromkeys(values, group))
     return replace(
         forward,
         fields=(*forward.changing, *names, *forward.constant),
         memory=(*forward.memory, *names),
         begin_at_zero=(*forward.begin_at_zero, *names),
-        trees={**forward.trees, **tape.values},
-        method=with_evaluation(forward.method, tape.evaluated, group),
-        groups={**groups, **dict.fromkeys(names, group)},
+        trees=trees,
+        method=method,
+        groups=groups,
         faces={**adjoint.problem.faces, **forward.faces},
     )
 
@@ -70,26 +76,25 @@ def with_tape(adjoint: Adjoint) -> Adjoint | None:
 
     There is one if
     - reverse steps need states, but nothing that is added between them does, and they do not depend on the time;
-    - a step is one stage, or moves one group of fields at a time, and only one of its stages needs states;
-    - that stage reads them in its own cell, or in operands with boundary conditions of their own;
-    - there are few values (`MOST`).
+    - each stage starts from the step before it, or moves one group of fields at a time, and then only one stage needs states;
+    - stages read states in their own cell, or in operands with boundary conditions of their own;
+    - there are few values (`MOST`, `MOST_OF_STAGE`).
     """
     forward, method = adjoint.forward, adjoint.forward.method
     added = forward.adds_every is not None and not adjoint.injected
-    stages = one_by_one(method) or (len(method.stages) == 1 and not method.multistep and not method.partitioned)
-    if not adjoint.needs_states or added or not stages:
+    if not adjoint.needs_states or added or method.multistep or (method.partitioned and not one_by_one(method)):
         return None
     states = frozenset(forward.trees)
     evaluated = [
         j for j, stage in enumerate(method.stages) if stage.slopes and reads(read_at(stage, adjoint).values(), states)
     ]
-    if len(evaluated) != 1:
+    several = len(evaluated) > 1
+    if not evaluated or (several and method.partitioned):
         return None
-    for in_fields in (True, False):
-        found = [
-            made for whole in (False, True) if (made := _Making(adjoint, states, whole, in_fields).made(evaluated[0]))
-        ]
-        few = [one for one in found if 0 < len(one.problem.replayed) <= MOST and len(one.operands) <= MOST]
+    most = MOST_OF_STAGE * len(evaluated) if several else MOST
+    for in_fields in (False,) if several else (True, False):
+        found = [made for whole in (False, True) if (made := _made(adjoint, states, evaluated, whole, in_fields))]
+        few = [one for one in found if 0 < len(one.problem.replayed) <= most and len(one.operands) <= MOST]
         if few:
             return min(few, key=lambda one: len(one.problem.replayed))
     return None
@@ -106,16 +111,53 @@ def reads(trees: Iterable[Node], names: Collection[str]) -> bool:
     return any(not tree.field_names.isdisjoint(names) for tree in trees)
 
 
+def _made(
+    adjoint: Adjoint, states: frozenset[str], evaluated: Sequence[int], whole: bool, in_fields: bool
+) -> Adjoint | None:
+    """The adjoint with a tape at the stage values with the numbers in ``evaluated``; None if a tree needs more than that."""
+    stages = {j: _Stage(states, adjoint.forward, j, whole, in_fields) for j in evaluated}
+    trees = {
+        j: {name: stage.converted(tree) for name, tree in adjoint.problem.trees.items()} for j, stage in stages.items()
+    }
+    first = stages[evaluated[0]]
+    parts = {
+        group: {name: first.converted(tree) for name, tree in part.items()}
+        for group, part in adjoint.group_parts.items()
+    }
+    faces = dict(adjoint.problem.faces)
+    for stage in stages.values():
+        for operand, tree in stage.conditions.items():
+            same = [(axis, side, face) for (of, axis, side), face in adjoint.problem.faces.items() if of == tree]
+            faces |= {(operand, axis, side): face for axis, side, face in same}
+    values = {j: {name: tree for tree, name in stage.values.items()} for j, stage in stages.items()}
+    operands = {name: tree for tree, name in first.operands.items()}
+    names = tuple(name for found in values.values() for name in found)
+    problem = replace(adjoint.problem, trees=trees[evaluated[0]], faces=faces, replayed=names)
+    tape = Tape(values, trees, operands, ())
+    taped = replace(adjoint, problem=problem, group_parts=parts, tape=tape)
+    read = {*taped.read, *(part for tree in operands.values() for part in parts_of(tree, faces))}
+    left = any(isinstance(part, Field) and part.name in states for part in read)
+    if left or not all(stage.readable for stage in stages.values()) or taped.follows_time:
+        return None
+    used = tuple(
+        j
+        for j, stage in enumerate(taped.forward.method.stages)
+        if stage.slopes and reads(read_at(stage, taped).values(), operands)
+    )
+    return replace(taped, tape=replace(tape, with_operands=used))
+
+
 @dataclass
-class _Making:
-    """The tape so far.
+class _Stage:
+    """The tape so far at the stage value with a ``number``.
 
     With ``whole``, its values are the largest trees of ``states`` and of nothing that the reverse steps change; else they are
     the states themselves. With ``in_fields``, operands become fields.
     """
 
-    adjoint: Adjoint
     states: frozenset[str]
+    forward: Problem
+    number: int
     whole: bool
     in_fields: bool
     values: dict[Node, str] = field(default_factory=dict)
@@ -123,29 +165,6 @@ class _Making:
     conditions: dict[Node, Node] = field(default_factory=dict)  # the tree with the same boundary condition, by operand
     known: dict[Node, Node] = field(default_factory=dict)
     readable: bool = True  # whether native code can apply all operators so far
-
-    def made(self, evaluated: int) -> Adjoint | None:
-        """The adjoint with the tape at the stage value with this number; None if a tree needs more than that."""
-        adjoint, problem = self.adjoint, self.adjoint.problem
-        trees = {name: self.converted(tree) for name, tree in problem.trees.items()}
-        parts = {
-            group: {name: self.converted(tree) for name, tree in part.items()}
-            for group, part in adjoint.group_parts.items()
-        }
-        faces = dict(problem.faces)
-        for operand, tree in self.conditions.items():
-            faces |= {(operand, axis, side): face for (of, axis, side), face in problem.faces.items() if of == tree}
-        values, operands = ({name: tree for tree, name in found.items()} for found in (self.values, self.operands))
-        tape = Tape(evaluated, values, operands, ())
-        problem = replace(problem, trees=trees, faces=faces, replayed=tuple(values))
-        taped = replace(adjoint, problem=problem, group_parts=parts, tape=tape)
-        read = {*taped.read, *(part for tree in operands.values() for part in parts_of(tree, faces))}
-        states = any(isinstance(part, Field) and part.name in self.states for part in read)
-        if states or not self.readable or taped.follows_time:
-            return None
-        stages = enumerate(taped.forward.method.stages)
-        used = tuple(j for j, stage in stages if stage.slopes and reads(read_at(stage, taped).values(), operands))
-        return replace(taped, tape=replace(tape, with_operands=used))
 
     def converted(self, tree: Node) -> Node:
         """The tree with fields in place of values and of operands."""
@@ -157,7 +176,7 @@ class _Making:
         if not tree.field_names:
             return tree
         if self.is_value(tree):
-            return Field(self.values.setdefault(tree, f"{TAPE}{len(self.values)}"))
+            return Field(self.values.setdefault(tree, f"{TAPE}{self.number}.{len(self.values)}"))
         change = self.operand if isinstance(tree, OPERATORS) else self.converted
         return rebuilt(tree, change)
 
@@ -171,7 +190,7 @@ class _Making:
             return isinstance(tree, Field) and tree.name in self.states
         names = tree.field_names
         changed = any(name.startswith((ADJOINT, GRADIENT)) for name in names)
-        return bool(names & self.states) and not changed and tree not in self.adjoint.forward.slopes.values()
+        return bool(names & self.states) and not changed and tree not in self.forward.slopes.values()
 
     def operand(self, tree: Node) -> Node:
         """The tree that an operator reads in place of this one, with the same boundary condition.

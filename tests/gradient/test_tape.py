@@ -102,6 +102,44 @@ PROBLEMS = {
         "objective": {"J": "sum(cable**3 + t*cable)"},
         "gradient": {"of": ["equation.c", "initial.p"]},
     },
+    "stages, receivers in a CPML": {
+        **WAVE,
+        "equation": SHOT,
+        "initial": {"p": "0.2*sin(x)"},
+        "boundary": {"x": {"cpml": {"width": 0.9, "speed": 1.3}}, "y": {"dirichlet": 0.0}},
+        "numerics": {"integrator": "rk4", "order": 4},
+        "probes": CABLE,
+        "objective": {"J": "sum(cable**3 + t*cable)"},
+        "gradient": {"of": ["equation.c"]},
+    },
+    "stages, time series": {
+        **WAVE,
+        "equation": {
+            **{key: value for key, value in SHOT.items() if key not in ("f0", "t0")},
+            "source": {"series": "samples.npy", "dt": 0.03},
+        },
+        "initial": {"p": "0.2*sin(x)"},
+        "numerics": {"integrator": "ssprk3", "precision": "float64"},
+        "objective": {"J": "integral(p**3)"},
+        "gradient": {"of": ["equation.c", "equation.source"]},
+    },
+    "stages, values in operands": {
+        **WAVE,
+        "equation": {"name": "custom", "a": 0.3, "rhs": {"u": "laplacian(u + a*u**2)"}},
+        "boundary": {"x": {"dirichlet": 0.1}, "y": {"robin": {"a": 1.0, "b": 0.5, "value": 0.2}}},
+        "numerics": {"integrator": "rk4"},
+        "time": {"dt": 0.001, "end": 0.03},
+        "gradient": {"of": ["initial.u"]},
+    },
+    "super time stepping in 3-D": {
+        **WAVE,
+        "grid": {"shape": [24, 17, 20]},
+        "equation": {"name": "heat", "D": 0.2},
+        "boundary": {"z": {"dirichlet": 1.0}},
+        "numerics": {"integrator": "rkl2", "stages": 5},
+        "time": {"dt": 0.5, "end": 6.0},
+        "gradient": {"of": ["equation.D"]},
+    },
     "beside solid cells, receivers": {
         **WAVE,
         "equation": SHOT,
@@ -164,7 +202,19 @@ def test_interrupted_sweeps_with_a_tape_have_the_same_bits(tmp_path):
 
 
 @pytest.mark.parametrize("changed", [
-    {"numerics": {"integrator": "rk4"}},  # four stages need states
+    {  # four stages need two values each
+        "equation": {"name": "gray_scott"},
+        "initial": {"u": 1.0, "v": "sin(x)"},
+        "boundary": {},
+        "numerics": {"integrator": "rk4"},
+        "gradient": {"of": ["initial.v"]},
+    },
+    {  # slopes of the step before
+        "equation": {"name": "heat", "D": 0.1},
+        "numerics": {"integrator": "ab2"},
+        "gradient": {"of": ["equation.D"]},
+        "time": {"dt": 0.001, "end": 0.02},
+    },
     {  # reverse steps depend on the time
         "equation": {"name": "custom", "rhs": {"u": "sin(t)*laplacian(u**2)"}},
         "numerics": {"integrator": "euler"},

@@ -23,6 +23,11 @@ WAVE = {
 PROBLEMS = {
     "receivers": WAVE,
     "receivers in a CPML": {**WAVE, "boundary": {axis: {"cpml": {"width": 0.9, "speed": 1.3}} for axis in "xy"}},
+    "stages": {
+        **WAVE,
+        "boundary": {"x": {"cpml": {"width": 0.9, "speed": 1.3}}, "y": {"dirichlet": 0.0}},
+        "numerics": {"integrator": "rk4", "order": 4},
+    },
     "beside solid cells": {
         **WAVE,
         "mask": {"solid": "(x - 2)**2 + (y - 1)**2 < 0.3"},

@@ -180,7 +180,8 @@ struct Tile {
             for (int q = 0; q < pipe.levels; q++) {
                 long i = s + pipe.level[q].ahead;
                 if (i + AT_ONCE <= work[q].lo || i >= work[q].hi) continue;
-                if (q) prefetch_for_next_level(q, s), run(work[q], i);
+                if (q && REPLAYED) prefetch_for_next_level(q, s);
+                if (q) run(work[q], i);
                 else
                     for (long n = max(i, work[q].lo); n < min(i + AT_ONCE, work[q].hi); n++) load(n);
             }
