@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, replace
 from hpcstencil.adjoint.operands import Operands, changed_ghost, linear, with_fields
 from hpcstencil.numerics.finite_differences import Stencil
 from hpcstencil.numerics.grid import AXES
-from hpcstencil.symbolic.boundary_kinds import KINDS, NOTHING, Face
+from hpcstencil.symbolic.boundary_kinds import KINDS, NO_CONDITION, Face
 from hpcstencil.symbolic.differentiate import ONE, ZERO, plus, times
 from hpcstencil.symbolic.expressions import (
     Constant,
@@ -210,7 +210,7 @@ class Walls:
         weights = {offset[axis]: w for offset, w in zip(stencil.offsets, stencil.weights, strict=True)}
         for row, tree in c.items():
             if not row:
-                outside = {(axis, side): NOTHING for side in (0, 1)}
+                outside = {(axis, side): NO_CONDITION for side in (0, 1)}
                 yield (), turned(part, self.operands.placed(tree, outside))
             for side in (0, 1):
                 # Cells are counted from this boundary; the place k beyond it has the number -k. A result at p reads p + o.

@@ -13,7 +13,7 @@ backend computes a reverse step as it computes a step of an equation.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -437,30 +437,36 @@ def parts_of(tree: Node, faces: Faces) -> set[Node]:
     return parts | {part for value in values for part in walk(value)}
 
 
-def unknowns_of(problem: Problem) -> tuple[Unknown, ...]:
-    """The entries of gradient.of. Raises InputError for names that the problem does not have or that have no gradient yet."""
+def unknowns_of(
+    problem: Problem, keys: Sequence[str] | None = None, given_as: str = "gradient.of"
+) -> tuple[Unknown, ...]:
+    """The unknowns with these ``keys``, or the entries of gradient.of.
+
+    Raises InputError for names that the problem does not have or that have no gradient yet; its message says that the keys are
+    ``given_as``.
+    """
     found = []
-    for key in problem.config.gradient.of:
+    for key in problem.config.gradient.of if keys is None else keys:
         table, _, name = key.partition(".")
         if table == "initial" and name in problem.shown:
             found.append(Unknown(key, "initial", name))
         elif table == "equation" and name in problem.symbols:
             series = problem.config.equation.series.get(name)
-            found.append(Unknown(key, _kind(problem, key, name), name, 0.0 if series is None else series.dt))
+            found.append(Unknown(key, _kind(problem, key, name, given_as), name, 0.0 if series is None else series.dt))
         else:
             known = [at("initial", field) for field in problem.shown] + [
                 at("equation", name) for name in problem.symbols
             ]
-            raise unknown("gradient.of", "name", key, known)
+            raise unknown(given_as, "name", key, known)
     if not found:
         raise InputError(
-            'gradient.of: expected names such as "initial.u" or "equation.D", but got none; list the quantities to '
+            f'{given_as}: expected names such as "initial.u" or "equation.D", but got none; list the quantities to '
             "differentiate with respect to"
         )
     return tuple(found)
 
 
-def _kind(problem: Problem, key: str, name: str) -> str:
+def _kind(problem: Problem, key: str, name: str, given_as: str) -> str:
     """The kind of the parameter ``name``. Raises InputError if there is no gradient with respect to it yet."""
     node = problem.symbols[name]
     kind = {Parameter(name): "number", parameter_field(name): "array"}.get(node)
@@ -468,7 +474,7 @@ def _kind(problem: Problem, key: str, name: str) -> str:
         kind = "series"
     if kind is None:
         raise InputError(
-            f"gradient.of: expected a number, an array with one value per cell or a time series, but {key} is an expression; "
+            f"{given_as}: expected a number, an array with one value per cell or a time series, but {key} is an expression; "
             "give one of those"
         )
     boundary = problem.config.boundary
@@ -480,7 +486,7 @@ def _kind(problem: Problem, key: str, name: str) -> str:
     ]
     if any(condition.kind == "cpml" and condition.values[1] is None for condition in kinds):
         raise InputError(
-            f"gradient.of: not available yet for {key}, because the strength of a cpml layer follows from the parameters; give "
+            f"{given_as}: not available yet for {key}, because the strength of a cpml layer follows from the parameters; give "
             "the layer a speed"
         )
     return kind

@@ -29,7 +29,7 @@ from enum import Enum
 
 from hpcstencil.numerics.integrators import LaterNode, Method, Stage, Terms
 
-NOTHING = -1  # instead of the number of a result: a ȳ that is 0
+IS_ZERO = -1  # instead of the number of a result: a ȳ that is 0
 SUMS = -1  # the group of the gradients of parameters, if it is a group of its own
 OPERANDS = -500  # the group of what operators of a reverse step with a tape read (`adjoint.tape`)
 BY_STAGE, MOST_STAGES = -1000, 1000  # of `by_stage`, below all other groups
@@ -160,7 +160,7 @@ def reversed_steps(
         making.backwards(k, starts[k])
         ends.append(making.now)
         # What is added at the end of a step (`Method.injected`) is in this result only.
-        making.cotangents = {group: n if n == NOTHING else making.now for group, n in making.cotangents.items()}
+        making.cotangents = {group: n if n == IS_ZERO else making.now for group, n in making.cotangents.items()}
     # Slopes that several stages of a step use are rounded before they are added; so they are here, for the same bits.
     uses = Counter(j for stage in method.stages for j, _ in stage.slopes)
     shared = {start[j] for start in starts for j in uses if uses[j] > 1} if with_states else set()
@@ -279,7 +279,7 @@ class _Making:
             added = slopes if cotangent(each) in moving else ()
             if not terms:  # a later stage computes this group from values before y_j alone
                 assert not added
-                self.cotangents[each] = NOTHING
+                self.cotangents[each] = IS_ZERO
             elif added or terms != ((self.cotangents[each], 1.0),):
                 self.cotangents[each] = self.add(node, terms, added, cotangent(each))
         if sums(self.method) in moving:
@@ -294,7 +294,7 @@ class _Making:
                 found += [(bars[i][group], 1.0)] if kind == "values" and i == j + 1 else []
             else:
                 found += [(bars[i][group], weight) for number, weight in getattr(stage, kind) if number == j]
-        return tuple(term for term in found if term[0] != NOTHING)
+        return tuple(term for term in found if term[0] != IS_ZERO)
 
     def evaluated(self, node: float, k: int, j: int, values: Mapping[int, Terms], slopes: Mapping[int, Terms]) -> None:
         """Add the stages of ȳ_j and of the sums, from the derivatives at the present u of what ``slopes`` combine."""

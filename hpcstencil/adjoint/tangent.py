@@ -56,7 +56,6 @@ from hpcstencil.symbolic.expressions import (
     shared,
     walk,
 )
-from hpcstencil.validation.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -105,7 +104,7 @@ def tangents_of(problem: Problem, expressed: Iterable[str], keys: Sequence[str])
 def tangent_of(problem: Problem, expressed: Iterable[str], keys: Sequence[str]) -> Tangent:
     """The tangent of a single run or a member. The arguments and errors are those of `tangents_of`."""
     refuse_unavailable(problem)
-    unknowns = _unknowns(problem, keys)
+    unknowns = unknowns_of(problem, keys, "direction")
     derivatives = _Derivatives(problem, unknowns)
     slopes, at_start = derivatives.of_rates("", problem.trees), derivatives.at_start(expressed)
     of_reductions, extrema = derivatives.of_reductions()
@@ -137,14 +136,6 @@ def tangent_of(problem: Problem, expressed: Iterable[str], keys: Sequence[str]) 
         positions={**problem.positions, **{TANGENT + name: place for name, place in problem.positions.items()}},
     )
     return Tangent(unknowns, extended)
-
-
-def _unknowns(problem: Problem, keys: Sequence[str]) -> tuple[Unknown, ...]:
-    """The unknowns with these ``keys``. Raises the InputError of `unknowns_of`, which names the direction."""
-    try:
-        return unknowns_of(replace(problem, config=replace(problem.config, gradient=_of(problem, keys))))
-    except InputError as error:
-        raise InputError(str(error).replace("gradient.of", "direction", 1)) from None
 
 
 def _directions(problem: Problem, unknowns: Iterable[Unknown]) -> tuple[dict[Node, Node], dict[str, Any]]:

@@ -54,7 +54,7 @@ class Part:
 
 
 Scalars = Mapping[str, float | int | str]
-NOTHING: Mapping[str, Part] = {}
+NO_PARTS: Mapping[str, Part] = {}
 Places = dict[str, tuple[int, int]]  # (byte offset, size) in the file, by array
 
 
@@ -71,7 +71,7 @@ def write_checkpoint(
     attributes: Attributes,
     keep: int,
     method: str = "auto",
-    partial_arrays: Mapping[str, Part] = NOTHING,
+    partial_arrays: Mapping[str, Part] = NO_PARTS,
 ) -> Path:
     """Write a checkpoint of the state after ``step`` steps, at ``time``, and return its path. Collective.
 

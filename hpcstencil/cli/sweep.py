@@ -12,7 +12,7 @@ import click
 
 from hpcstencil import STARTED
 from hpcstencil.cli.options import devices_option
-from hpcstencil.validation.errors import HpcstencilError, InputError
+from hpcstencil.validation.errors import RESUME, HpcstencilError, InputError, StoppedEarly
 from hpcstencil.validation.printable import echo
 
 if TYPE_CHECKING:
@@ -279,9 +279,11 @@ def _named(number: int) -> Iterator[None]:
     """Context manager that adds the number of the member to the message of an HpcstencilError."""
     try:
         yield
+    except StoppedEarly as error:
+        then = "run the same command to continue" if error.then == RESUME else error.then
+        raise StoppedEarly(f"member {number}: {error.what}", then) from error
     except HpcstencilError as error:
-        text = str(error).replace("run the same command with --resume to continue", "run the same command to continue")
-        raise type(error)(f"member {number}: {text}") from error
+        raise type(error)(f"member {number}: {error}") from error
 
 
 def _say(text: str) -> None:

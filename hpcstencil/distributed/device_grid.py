@@ -20,7 +20,7 @@ from hpcstencil.numerics.grid import Grid
 from hpcstencil.numerics.schedule import StepRange
 from hpcstencil.numerics.topology import Topology
 
-NOTHING: Outer = {}  # no ghost cells from outside, if the exchange happens inside compiled code
+NO_OUTER: Outer = {}  # no ghost cells from outside, if the exchange happens inside compiled code
 Body = Callable[..., Any]
 
 
@@ -117,7 +117,7 @@ class DeviceGrid:
         return jax.jit(mapped, donate_argnums=0)
 
     def surrounded(
-        self, fields: Mapping[str, jax.Array], widths: tuple[int, ...], frame: Frame, outer: Outer = NOTHING
+        self, fields: Mapping[str, jax.Array], widths: tuple[int, ...], frame: Frame, outer: Outer = NO_OUTER
     ) -> dict[str, Value]:
         """Exchange halos of ``widths`` cells per axis, and return the padded fields. For use inside compiled code.
 
@@ -141,7 +141,7 @@ class DeviceGrid:
         return {name: value.crop(self.interior).array for name, value in fields.items()}
 
     def received(
-        self, fields: Mapping[Any, jax.Array], widths: tuple[int, ...], frame: Frame, outer: Outer = NOTHING
+        self, fields: Mapping[Any, jax.Array], widths: tuple[int, ...], frame: Frame, outer: Outer = NO_OUTER
     ) -> dict[int, Ghosts]:
         """Exchange halos, and return the ghost cells (lower, upper) by axis as separate arrays. For use inside compiled code.
 

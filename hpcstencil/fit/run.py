@@ -25,7 +25,7 @@ from hpcstencil.runtime.progress import say
 from hpcstencil.simulation.event_loop import StopRequests
 from hpcstencil.simulation.prepared import Decomposed
 from hpcstencil.simulation.simulation import Simulation
-from hpcstencil.validation.errors import StoppedEarly
+from hpcstencil.validation.errors import RESUME, StoppedEarly
 
 
 @dataclass
@@ -79,9 +79,7 @@ def fitted(
 
         def evaluate(unknowns: Vector) -> T:
             if reason := stops.reason():
-                raise StoppedEarly(
-                    f"stopped by {reason} after {done} iterations; run the same command with --resume to continue"
-                )
+                raise StoppedEarly(f"stopped by {reason} after {done} iterations", RESUME)
             began = time.monotonic()
             point = at(unknowns)
             longest.seconds = max(longest.seconds, time.monotonic() - began)

@@ -48,7 +48,8 @@ def recorded(simulation: Simulation, fields: Fields, check: Callable[[], None]) 
 def stopped_while_recording(reason: str) -> StoppedEarly:
     """Make the error for a run whose steps are being recorded when something, ``reason``, stops it."""
     return StoppedEarly(
-        f"stopped by {reason} while the steps of the run were recorded: nothing was written; run the same command again"
+        f"stopped by {reason} while the steps of the run were recorded: nothing was written",
+        "run the same command again",
     )
 
 

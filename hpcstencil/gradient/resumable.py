@@ -34,7 +34,7 @@ from hpcstencil.runtime.walltime import Walltime, passed
 from hpcstencil.simulation.checkpoint_time import seconds_to_checkpoint
 from hpcstencil.simulation.event_loop import StopRequests
 from hpcstencil.simulation.stepping import Pace
-from hpcstencil.validation.errors import InputError, NumericsError, StoppedEarly
+from hpcstencil.validation.errors import RESUME, InputError, NumericsError, StoppedEarly
 
 
 def refuse_existing(output: Path, what: str) -> None:
@@ -213,10 +213,7 @@ class ResumableGradient(SweepHooks):
         if self.saved != done:
             self._save()
         steps = sum(sweep.steps for sweep in self.members.sweeps)
-        raise StoppedEarly(
-            f"stopped by {reason} after {done} of {steps} steps in reverse, with a checkpoint; run the same command with "
-            "--resume to continue"
-        )
+        raise StoppedEarly(f"stopped by {reason} after {done} of {steps} steps in reverse, with a checkpoint", RESUME)
 
     def moved(self, position: SweepPosition) -> None:
         before = self.position.reversed(self.members)

@@ -33,7 +33,7 @@ WHAT = "stored state of a gradient"
 SAMPLES = "samples of "  # and a table of [probes]: the table of what its receivers recorded before a state
 
 Recorded = Mapping[str, np.ndarray]  # samples of receivers by table of [probes]
-NOTHING: Recorded = {}
+NO_SAMPLES: Recorded = {}
 
 
 class Room(Protocol):
@@ -56,7 +56,7 @@ class States(Protocol):
     def kept(self, step: int) -> Fields:
         """Return a state that stays stored; it must not be overwritten."""
 
-    def add(self, step: int, state: Fields, time: float, recorded: Recorded = NOTHING) -> None:
+    def add(self, step: int, state: Fields, time: float, recorded: Recorded = NO_SAMPLES) -> None:
         """Store the state at a ``time``. It must not be overwritten any more.
 
         ``recorded`` are the samples of receivers since the last state, by table of [probes]: float64 of shape (samples,
@@ -89,11 +89,11 @@ class InMemory:
     def kept(self, step: int) -> Fields:
         return self.held[step]
 
-    def add(self, step: int, state: Fields, time: float, recorded: Recorded = NOTHING) -> None:
+    def add(self, step: int, state: Fields, time: float, recorded: Recorded = NO_SAMPLES) -> None:
         self.held[step] = state
 
     def recorded(self, step: int) -> Recorded:
-        return NOTHING
+        return NO_SAMPLES
 
     def removed(self, step: int) -> Fields:
         return self.held.pop(step)
@@ -189,7 +189,7 @@ class OnDisk:
             self.held[step] = self._read(step)
         return self.held[step]
 
-    def add(self, step: int, state: Fields, time: float, recorded: Recorded = NOTHING) -> None:
+    def add(self, step: int, state: Fields, time: float, recorded: Recorded = NO_SAMPLES) -> None:
         self.held[step], self.times[step] = state, time
         if any(map(len, recorded.values())):
             self.samples[step] = recorded
@@ -237,7 +237,7 @@ class OnDisk:
         if step in self.written:
             return
         simulation, config = self.simulation, self.simulation.problem.config
-        recorded = {SAMPLES + table: each for table, each in self.samples.pop(step, NOTHING).items()}
+        recorded = {SAMPLES + table: each for table, each in self.samples.pop(step, NO_SAMPLES).items()}
         write_checkpoint(
             self.output,
             simulation.communicator,

@@ -42,7 +42,7 @@ from hpcstencil.validation.findings import Finding, verdict
 LARGEST = 1e-3  # the first h, of directions as large as the unknowns
 HALVINGS = 5
 WITHIN = 0.05  # of slope 2
-NOTHING = 1e-12  # a remainder that is a smaller fraction of the objective is rounding
+ROUNDING = 1e-12  # a remainder that is a smaller fraction of the objective is rounding
 MOST = 1e-12  # difference of the two products, relative to the sum of magnitudes
 
 
@@ -64,7 +64,7 @@ class Tested:
     @property
     def second_order(self) -> bool:
         """Whether the remainders are of second order, or nothing but rounding."""
-        return max(self.remainders) <= NOTHING or all(abs(slope - 2.0) <= WITHIN for slope in self.slopes)
+        return max(self.remainders) <= ROUNDING or all(abs(slope - 2.0) <= WITHIN for slope in self.slopes)
 
     @property
     def transposed(self) -> bool:

@@ -49,7 +49,7 @@ from hpcstencil.simulation.solid_cells import solid_block
 from hpcstencil.simulation.start import at_start, compile_steps
 from hpcstencil.simulation.stepping import Stepping
 from hpcstencil.simulation.streams.stream import CallbackFailed, Stream
-from hpcstencil.validation.errors import InputError, StoppedEarly
+from hpcstencil.validation.errors import RESUME, InputError, StoppedEarly
 from hpcstencil.validation.messages import at, unknown
 from hpcstencil.validation.schema import keys_of
 from hpcstencil.validation.toml_text import dump_value
@@ -62,7 +62,6 @@ if TYPE_CHECKING:
     from hpcstencil.python.tangent import TangentLinear
 
 Callback = Callable[["Simulation"], Any]
-SAME_COMMAND = "run the same command with --resume to continue"
 
 
 class Simulation:
@@ -735,7 +734,7 @@ class Simulation:
                 to_file(ready, options, claims, request, self._stopwatch, self._callbacks)
             except StoppedEarly as error:
                 command = f"continue with hpcstencil run INPUT.toml --output {path} --resume"
-                raise StoppedEarly(str(error).replace(SAME_COMMAND, command)) from None
+                raise StoppedEarly(error.what, command if error.then == RESUME else error.then) from None
             except CallbackFailed as failed:
                 raised = failed.error
             finally:

@@ -61,8 +61,8 @@ def check_not_stopped(request: Request, communicator: Communicator) -> None:
     number = int(communicator.maximum(np.array([request.number]))[0])
     if number:
         raise StoppedEarly(
-            f"stopped by {signal.Signals(number).name} before the first step: nothing was computed or written; run the same "
-            "command again"
+            f"stopped by {signal.Signals(number).name} before the first step: nothing was computed or written",
+            "run the same command again",
         )
 
 

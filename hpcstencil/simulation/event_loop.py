@@ -17,7 +17,7 @@ from hpcstencil.runtime.walltime import Walltime
 from hpcstencil.simulation.state import State
 from hpcstencil.simulation.stepping import Stepping
 from hpcstencil.simulation.streams.stream import Stream
-from hpcstencil.validation.errors import NumericsError, StoppedEarly
+from hpcstencil.validation.errors import RESUME, NumericsError, StoppedEarly
 
 AT_WALLTIME = 1000  # greater than all signal numbers
 
@@ -135,8 +135,7 @@ class Run:
             self.stop()
             clock = self.stepping.clock
             raise StoppedEarly(
-                f"stopped by {reason} at step {clock.step}, t = {clock.time:g}, with a checkpoint; run the "
-                f"same command with --resume to continue"
+                f"stopped by {reason} at step {clock.step}, t = {clock.time:g}, with a checkpoint", RESUME
             )
 
     def stop(self) -> None:

@@ -109,7 +109,7 @@ def _mirrored_robin(parity: int, dx: float, values: tuple[Node, ...]) -> Face:
 WALL = "wall"
 OUTSIDE = "outside"  # zeros beyond the boundary, for the adjoint
 ZERO = Constant(0.0)
-NO_FLUX, FIXED, NOTHING = Face("neumann", (ZERO,)), Face("dirichlet", (ZERO,)), Face(OUTSIDE, ())
+NO_FLUX, FIXED, NO_CONDITION = Face("neumann", (ZERO,)), Face("dirichlet", (ZERO,)), Face(OUTSIDE, ())
 KINDS = {
     "dirichlet": Kind(
         _dirichlet,
@@ -143,6 +143,6 @@ KINDS = {
         lambda number, mirror, height: number(0.0) * mirror,
         lambda values, u, slope: (),
         values=(),
-        mirrored=lambda parity, dx, values: NOTHING,
+        mirrored=lambda parity, dx, values: NO_CONDITION,
     ),
 }

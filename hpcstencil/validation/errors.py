@@ -40,7 +40,17 @@ class EnvironmentProblem(HpcstencilError):
     status = 4
 
 
+RESUME = "run the same command with --resume to continue"
+
+
 class StoppedEarly(HpcstencilError):
-    """A signal or the time limit ended the run early. If steps had begun, a checkpoint was written before."""
+    """A signal or the time limit ended the run early. If steps had begun, a checkpoint was written before.
+
+    ``what`` happened is the first part of the message; ``then`` says how to go on.
+    """
 
     status = 75
+
+    def __init__(self, what: str, then: str = "") -> None:
+        super().__init__(f"{what}; {then}" if then else what)
+        self.what, self.then = what, then

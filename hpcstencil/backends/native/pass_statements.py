@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from hpcstencil.backends.native.expression_writer import HERE, Offset, Writer, changes, is_flat, whole_numbers
 from hpcstencil.backends.native.scalars import Functions, Scalars
-from hpcstencil.backends.native.zero_regions import NOTHING, Absent
+from hpcstencil.backends.native.zero_regions import NONE_ABSENT, Absent
 from hpcstencil.numerics.finite_differences import Stencil, is_large
 from hpcstencil.symbolic.expressions import (
     FUNCTIONS,
@@ -116,7 +116,7 @@ class Cells(Writer):
     scope: Scope
     by_pitch: bool = False  # rows are found by their distance from one of their plane
     slides: Collection[Row] = ()  # rows whose vectors slide, see vector.hpp
-    absent: Absent = NOTHING
+    absent: Absent = NONE_ABSENT
     replayed: Sequence[str] = ()  # fields in arrays of each step
 
     def __post_init__(self) -> None:

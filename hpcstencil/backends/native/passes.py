@@ -15,7 +15,7 @@ from hpcstencil.backends.backend import Unsupported
 from hpcstencil.backends.native.expression_writer import Numbers, Offset
 from hpcstencil.backends.native.pass_statements import OF_STEP, Cells, Row, Scope
 from hpcstencil.backends.native.scalars import Functions, Scalars
-from hpcstencil.backends.native.zero_regions import NO_LAYERS, NOTHING, Absent, Layers
+from hpcstencil.backends.native.zero_regions import NO_LAYERS, NONE_ABSENT, Absent, Layers
 from hpcstencil.problem.problem import Problem
 from hpcstencil.symbolic.expressions import Field, Node
 
@@ -220,7 +220,7 @@ class Text:
         planes: int = 1,
         by_pitch: bool = False,
         slides: Collection[Row] = (),
-        absent: Absent = NOTHING,
+        absent: Absent = NONE_ABSENT,
     ) -> Cells:
         """Write the statements for the ``parts`` of a pass that computes ``planes`` planes together.
 
@@ -262,7 +262,7 @@ class Trials:
         self.problem = problem
         self.written: dict[tuple[Parts, Absent], Cells] = {}
 
-    def of(self, parts: Sequence[Part], absent: Absent = NOTHING) -> Cells:
+    def of(self, parts: Sequence[Part], absent: Absent = NONE_ABSENT) -> Cells:
         """Return the statements for one cell of the parts that share a pass, where some arrays are ``absent``."""
         known = tuple(parts), absent
         if known not in self.written:

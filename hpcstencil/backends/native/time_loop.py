@@ -20,7 +20,7 @@ from hpcstencil.backends.native.thin_blocks import Section
 from hpcstencil.backends.xla.reductions import Norm
 from hpcstencil.backends.xla.time_loop import chosen_by, fused, going_on, in_blocks, most
 from hpcstencil.distributed.device_blocks import Placed
-from hpcstencil.distributed.device_grid import NOTHING, Body, DeviceGrid, among
+from hpcstencil.distributed.device_grid import NO_OUTER, Body, DeviceGrid, among
 from hpcstencil.distributed.exchange import Outer
 from hpcstencil.distributed.halo import Fields
 from hpcstencil.distributed.windows import Frame, Parameters
@@ -206,7 +206,7 @@ def attempt_in_a_call(
         return found, device_grid.device_sum(found.pop(SUMS))
 
     run = device_grid.compiled(whole, 1, donated=(1,))
-    outside = (lambda _: NOTHING) if alone else device_grid.outside(widths)
+    outside = (lambda _: NO_OUTER) if alone else device_grid.outside(widths)
     make_room = device_grid.compiled(lambda fields: jax.tree.map(jnp.empty_like, fields), 0)
 
     def attempt(fields: Fields, parameters: Parameters, this: StepRange, room: Fields) -> tuple[Fields, np.ndarray]:

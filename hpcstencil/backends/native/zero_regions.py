@@ -48,7 +48,7 @@ class Absent:
     arrays: frozenset[int] = frozenset()
 
 
-NOTHING = Absent()
+NONE_ABSENT = Absent()
 
 
 def layers_of(problem: Problem) -> Layers:

@@ -28,7 +28,7 @@ from jax.experimental.pallas import triton
 
 from hpcstencil.backends.pallas import tiles
 from hpcstencil.backends.pallas.tiles import Row, Windows, cells_in
-from hpcstencil.distributed.device_grid import NOTHING, DeviceGrid
+from hpcstencil.distributed.device_grid import NO_OUTER, DeviceGrid
 from hpcstencil.distributed.exchange import Ghosts
 from hpcstencil.distributed.windows import Frame, Value
 
@@ -224,7 +224,7 @@ class Exchanging:
         if corners or not any(widths):
             return beside(fields, grid.interior, grid.received(fields, widths, self.frame), corners)
         strips = strips or self.strips_of(list(fields.values()), rounds)
-        ghosts = {axis: grid.exchange.along(axis, *both, NOTHING) for axis, both in strips.items()}
+        ghosts = {axis: grid.exchange.along(axis, *both, NO_OUTER) for axis, both in strips.items()}
         return beside(fields, grid.interior, ghosts, corners, [strip for both in strips.values() for strip in both])
 
     def strips_of(self, fields: Sequence[jax.Array], rounds: int = 1) -> Strips:
