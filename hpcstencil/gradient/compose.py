@@ -32,12 +32,14 @@ def sweep_of(
     adjoint: Adjoint,
     compose: Callable[[Decomposed], Simulation],
     held: Held,
+    tape: bool = True,
 ) -> ReverseSweep:
     """Compose the reverse sweep of a simulation. Collective.
 
     ``compose`` composes the adjoint problem on the blocks of the simulation. ``held`` are data of the objective from Python,
-    by dotted key. Raises InputError, on all processes, if the blocks are too small for the adjoint, or if the data do not fit.
-    If the steps follow the solution, the sweep has none before `planned`.
+    by dotted key. With ``tape``, the sweep has a tape if that makes it faster. If the steps follow the solution, the sweep has
+    none before `planned`. Raises InputError, on all processes, if the blocks are too small for the adjoint, or if the data do
+    not fit.
     """
     communicator, topology = forward.communicator, forward.plan.topology
     devices = len(forward.device_grid.devices.devices)
@@ -45,7 +47,7 @@ def sweep_of(
     def composed(problem: Problem) -> Simulation:
         return compose(agree(communicator, lambda: Decomposed.of(problem, communicator.size, devices)))
 
-    backward, with_tape = None, taped(adjoint, topology, forward.kernel)
+    backward, with_tape = None, taped(adjoint, topology, forward.kernel) if tape else adjoint
     if with_tape.tape is not None:
         recorder, reader = composed(recording(with_tape, forward.problem)), composed(with_tape.reversing(topology))
         if recorder.steps.storing is not None and reader.plan.steps_per_exchange:

@@ -166,13 +166,14 @@ def members_of(
     held: Mapping[str, ArrayInMemory],
     own: frozenset[str],
     expressed: Sequence[str],
+    tape: bool = True,
 ) -> Members:
     """Compose the reverse sweeps of a problem. Collective.
 
     ``forward`` and ``adjoint`` are those of the first member, or of the single run, and ``expressed`` the fields as in
     `adjoint_of`. The other arguments are as in `sweep_of` and `Members`. Raises the errors of `sweep_of`.
     """
-    first = sweep_of(forward, adjoint, compose, data_of_member(problem, held, 0))
+    first = sweep_of(forward, adjoint, compose, data_of_member(problem, held, 0), tape)
     others = [
         _like(first, member, number, compose, data_of_member(problem, held, number), expressed)
         for number, member in enumerate(problem.members)
@@ -231,7 +232,8 @@ def told(plans: Sequence[SweepPlan]) -> str:
     of = "" if count == 1 else f"{count} members one after the other: "
     steps, taken = (sum(getattr(plan, name) for plan in plans) for name in ("steps", "taken"))
     tape = f", a tape of {bytes_text(first.tape_bytes)} per process" if first.tape_bytes else ""
-    return f"{of}{steps} steps, {first.states} stored states{tape}, {taken} steps taken forwards in all"
+    states = f"{first.states} stored state{'s' * (first.states != 1)}"
+    return f"{of}{steps} steps, {states}{tape}, {taken} steps taken forwards in all"
 
 
 def listed(numbers: Any) -> str:

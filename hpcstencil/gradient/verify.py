@@ -2,7 +2,7 @@
 
 Taylor     |J(x + h d) - J(x) - h J'd| falls with h², for a random direction d of all unknowns
 products   Σ λ (∂f/∂u v) = Σ ((∂f/∂u)ᵀ λ) v for random λ and v, at the initial state
-bits       the gradient is the same, bit for bit, by other decompositions and with one stored state
+bits       the gradient is the same, bit for bit, by other decompositions, with one stored state, and without a tape
 """
 
 from __future__ import annotations
@@ -110,21 +110,25 @@ def failures(path: Path, found: Tested) -> None:
 
 
 def _ways(problem: Problem, members: Members, plans: Sequence[SweepPlan], total: Total) -> Iterator[Finding]:
-    """Compute the gradient with one stored state, then by other decompositions, and compare it with ``total``. Collective."""
+    """Compute the gradient with one stored state, without a tape, and by other decompositions. Compare each with ``total``.
+
+    Collective.
+    """
     communicator, devices = members.forward.communicator, members.forward.device_grid.devices.devices
     if any(plan.states > 1 for plan in plans):
         yield _compared(
             "one stored state", total_of(members, [replace(plan, states=1) for plan in plans]), total, members
         )
-    if communicator.size * len(devices) == 1:
-        return
-    one_process = partial(_others, problem, members, OneProcess(), devices[:1], {})
-    tried: list[tuple[str, Callable[[], Total]]] = [
-        ("one process", lambda: _part(from_rank_0(communicator, one_process), members)),
-        ("an exchange per step", partial(_others, problem, members, communicator, devices, {"steps_per_exchange": 1})),
-    ]
+    here = partial(_others, problem, members, communicator)
+    tried: list[tuple[str, Callable[[], Total]]] = []
+    if members.sweeps[0].adjoint.tape is not None:
+        tried.append(("without a tape", partial(here, devices, {}, tape=False)))
+    if communicator.size * len(devices) > 1:
+        one_process = partial(_others, problem, members, OneProcess(), devices[:1], {})
+        tried.append(("one process", lambda: _part(from_rank_0(communicator, one_process), members)))
+        tried.append(("an exchange per step", partial(here, devices, {"steps_per_exchange": 1})))
     if len(devices) > 1 and communicator.size > 1:
-        tried.append(("one device", partial(_others, problem, members, communicator, devices[:1], {})))
+        tried.append(("one device", partial(here, devices[:1], {})))
     for name, total_by in tried:
         try:
             yield _compared(name, total_by(), total, members)
@@ -138,8 +142,10 @@ def _others(
     communicator: Communicator,
     devices: Sequence[jax.Device],
     wishes: Mapping[str, Any],
+    tape: bool = True,
 ) -> Total:
-    """The gradient on these processes and ``devices``, by the kernels of ``members``, with these keys of [decomposition].
+    """The gradient on these processes and ``devices``, by the kernels of ``members``, with these keys of [decomposition], and
+    with a ``tape`` where one makes it faster.
 
     Collective. Raises InputError if the blocks do not fit.
     """
@@ -159,7 +165,7 @@ def _others(
     first = single_runs(problem)[0]
     forward = composed(sweep.forward.kernel, Decomposed.of(first, communicator.size, len(devices)))
     adjoint, back = adjoint_of(first, first.initial), partial(composed, sweep.backward.kernel)
-    others = members_of(problem, forward, adjoint, back, {}, members.own, tuple(first.initial))
+    others = members_of(problem, forward, adjoint, back, {}, members.own, tuple(first.initial), tape)
     return total_of(*others.planned(lambda number: others.sweeps[number].forward.initial_fields()))
 
 

@@ -49,11 +49,14 @@ def field_of(number: int) -> str:
 def valued(problem: Problem, trees: Sequence[Node]) -> Problem:
     """Return the problem whose step replaces the `field_of` each of the ``trees`` by its values.
 
-    Trees may also read fields that the problem does not have, such as those of the run in a reverse sweep.
+    Trees and the boundary conditions of their operands may also read fields that the problem does not have, such as those of
+    the run in a reverse sweep.
     """
     time = replace(problem.config.time, tolerance=None, cfl=None, dt=ONE)
     made = {field_of(n): tree for n, tree in enumerate(trees)}
-    read = sorted({name for tree in trees for name in tree.field_names})
+    parts = {part for tree in trees for part in walk(tree)}
+    beside = [value for (operand, _, _), face in problem.faces.items() if operand in parts for value in face.values]
+    read = sorted({name for tree in (*trees, *beside) for name in tree.field_names})
     return replace(
         problem,
         config=replace(problem.config, time=time),
