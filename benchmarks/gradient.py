@@ -75,6 +75,11 @@ CASES["slope"] = {
 CASES["solid"] = {
     **CASES["receivers"], "mask": {"solid": "(x - {m})**2 + (y - {m})**2 + (z - {m})**2 < ({m}/4)**2"},
 }  # fmt: skip
+CASES["stages"] = {
+    **CASES["receivers"],
+    "numerics": {"integrator": "rk4"},
+    "boundary": {axis: {"cpml": {"width": 10.0, "speed": 1.0}} for axis in "xyz"},
+}
 RECEIVERS = 100
 SMALL = 48
 CASES["initial"] = {**CASES["wave"], "gradient": {"of": ["initial.u"]}}
@@ -91,6 +96,7 @@ SAID = {
     "receivers": f"acoustic, c, {RECEIVERS} receivers of p",
     "tables": f"acoustic, c, {RECEIVERS} receivers of p and of q",
     "slope": f"acoustic, c, {RECEIVERS} receivers of dx(p)",
+    "stages": f"acoustic, rk4, CPML, c, {RECEIVERS} receivers of p",
     "solid": f"acoustic beside a solid sphere, c, {RECEIVERS} receivers of p",
 }
 

@@ -78,7 +78,8 @@ def with_tape(adjoint: Adjoint) -> Adjoint | None:
     - reverse steps need states, but nothing that is added between them does, and they do not depend on the time;
     - each stage starts from the step before it, or moves one group of fields at a time, and then only one stage needs states;
     - stages read states in their own cell, or in operands with boundary conditions of their own;
-    - there are few values (`MOST`, `MOST_OF_STAGE`).
+    - there are few values (`MOST`, `MOST_OF_STAGE`);
+    - in three dimensions, reverse steps run in place, or steps have several stages or absorbing layers.
     """
     forward, method = adjoint.forward, adjoint.forward.method
     added = forward.adds_every is not None and not adjoint.injected
@@ -91,8 +92,10 @@ def with_tape(adjoint: Adjoint) -> Adjoint | None:
     several = len(evaluated) > 1
     if not evaluated or (several and method.partitioned):
         return None
-    most = MOST_OF_STAGE * len(evaluated) if several else MOST
-    for in_fields in (False,) if several else (True, False):
+    most, ways = MOST_OF_STAGE * len(evaluated) if several else MOST, (False,) if several else (True, False)
+    if forward.config.grid.ndim == 3 and not several and not adjoint.layered:
+        ways = (True,)  # in tiles it takes as long to load values as to compute them again
+    for in_fields in ways:
         found = [made for whole in (False, True) if (made := _made(adjoint, states, evaluated, whole, in_fields))]
         few = [one for one in found if 0 < len(one.problem.replayed) <= most and len(one.operands) <= MOST]
         if few:

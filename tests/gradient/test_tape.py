@@ -231,6 +231,11 @@ def test_interrupted_sweeps_with_a_tape_have_the_same_bits(tmp_path):
         "gradient": {"of": ["initial.u"]},
     },
     {"objective": {"J": {"sum": "integral(u**2)", "every_steps": 4}}},  # what is added between steps needs states
+    {  # no memory for what takes as long
+        "grid": {"shape": [20, 16, 18]},
+        "mask": {"solid": "(x - 9)**2 + y**2 + z**2 < 30"},
+        "numerics": {"integrator": "leapfrog"},
+    },
     {  # operators would read values of the tape in other cells
         "equation": {"name": "custom", "a": 0.3, "rhs": {"u": "v", "v": "div_grad(1 + a*u, u)"}},
         "mask": {"solid": "(x - 2)**2 + y**2 < 0.3"},
