@@ -9,7 +9,7 @@ Example: acoustic waves, ∂q/∂t = c² (∇²p + s), and the derivative with r
 
 If one stage of a step needs values, an expression that an operator of the reverse step reads, such as c² q̄ in ∇²(c² q̄), becomes
 a field too, which a stage evaluates just before. Then a reverse step stores nothing but fields, and native code takes many of
-them in place. If there are more of these operands than `MOST`, as with a CPML, or one has no boundary condition of its own, as
+them in place. If there are more operands than `MOST_OPERANDS`, as with a CPML, or one has no boundary condition of its own, as
 beside solid cells, they all stay expressions, and native code reverses steps in tiles, as it does with several stages.
 
 `with_tape` says which problems have a tape. All values are the same, to the last bit, as those of `Adjoint.reversing`.
@@ -28,8 +28,9 @@ from hpcstencil.symbolic.differentiate import STEPS
 from hpcstencil.symbolic.expressions import OPERATORS, Field, Node, Pointwise, has_own_ghosts, rebuilt
 
 TAPE, OPERAND = "tape.", "operand."  # and numbers: fields
-MOST = 2  # values per cell and step; to store and load more takes longer than to compute them again. And operands in fields
-MOST_OF_STAGE = 1  # values per cell and stage, if several stages need some: these steps are slower than memory
+MOST = 2  # values per cell and step, if one stage needs some: to store and load more takes longer than to compute them again
+MOST_OF_STAGE = 1  # values per cell and stage, if several stages need some
+MOST_OPERANDS = 2  # in fields
 
 
 def recording(adjoint: Adjoint, forward: Problem) -> Problem:
@@ -92,12 +93,12 @@ def with_tape(adjoint: Adjoint) -> Adjoint | None:
     several = len(evaluated) > 1
     if not evaluated or (several and method.partitioned):
         return None
-    most, ways = MOST_OF_STAGE * len(evaluated) if several else MOST, (False,) if several else (True, False)
-    if forward.config.grid.ndim == 3 and not several and not adjoint.layered:
-        ways = (True,)  # in tiles it takes as long to load values as to compute them again
-    for in_fields in ways:
+    most = MOST_OF_STAGE * len(evaluated) if several else MOST
+    # In tiles, it takes as long to load the values of a short step in three dimensions as to compute them again.
+    in_tiles = several or bool(adjoint.layered) or forward.config.grid.ndim < 3
+    for in_fields in ([] if several else [True]) + ([False] if in_tiles else []):
         found = [made for whole in (False, True) if (made := _made(adjoint, states, evaluated, whole, in_fields))]
-        few = [one for one in found if 0 < len(one.problem.replayed) <= most and len(one.operands) <= MOST]
+        few = [one for one in found if 0 < len(one.problem.replayed) <= most and len(one.operands) <= MOST_OPERANDS]
         if few:
             return min(few, key=lambda one: len(one.problem.replayed))
     return None
@@ -118,7 +119,7 @@ def _made(
     adjoint: Adjoint, states: frozenset[str], evaluated: Sequence[int], whole: bool, in_fields: bool
 ) -> Adjoint | None:
     """The adjoint with a tape at the stage values with the numbers in ``evaluated``; None if a tree needs more than that."""
-    stages = {j: _Stage(states, adjoint.forward, j, whole, in_fields) for j in evaluated}
+    stages = {j: _StageTape(states, adjoint.forward, j, whole, in_fields) for j in evaluated}
     trees = {
         j: {name: stage.converted(tree) for name, tree in adjoint.problem.trees.items()} for j, stage in stages.items()
     }
@@ -151,7 +152,7 @@ def _made(
 
 
 @dataclass
-class _Stage:
+class _StageTape:
     """The tape so far at the stage value with a ``number``.
 
     With ``whole``, its values are the largest trees of ``states`` and of nothing that the reverse steps change; else they are
