@@ -1,5 +1,6 @@
 """The command as a user starts it, for the tests that do; an input for it, and what its output files hold."""
 
+import fcntl
 import io
 import os
 import subprocess
@@ -113,13 +114,31 @@ def started(processes, *arguments, folder, **environment):
 
 
 def ended(run, folder, within):
-    """(status, messages) of a started command, which must end by itself in so many seconds."""
+    """(status, messages) of a started command, which must end by itself in so many seconds.
+
+    After a kill mpirun may end before its last rank, so locks of outputs are waited for, at most 10 s.
+    """
     try:
         run.wait(timeout=within)
     except subprocess.TimeoutExpired:
         run.kill()
         raise AssertionError(f"still running after {within} s\n" + (folder / "told").read_text()) from None
+    deadline = time.monotonic() + 10
+    while not all(map(is_free, folder.glob("*.lock"))) and time.monotonic() < deadline:
+        time.sleep(0.05)
     return run.returncode, (folder / "told").read_text()
+
+
+def is_free(lock):
+    """Whether no process holds the lock file."""
+    try:
+        with lock.open() as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return True
+    except BlockingIOError:
+        return False
+    return True
 
 
 def ranks(run):

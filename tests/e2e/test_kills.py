@@ -20,7 +20,7 @@ from hpcstencil.checkpoint.checkpoint import verify
 from hpcstencil.checkpoint.repair import repaired
 from hpcstencil.io.file_read import inspect, open_for_reading
 from hpcstencil.runtime.communicator import OneProcess
-from hpcstencil.validation.errors import EnvironmentProblem, HpcstencilError
+from hpcstencil.validation.errors import HpcstencilError
 
 pytestmark = pytest.mark.e2e
 # A snapshot every 10 steps and a checkpoint every 30: much of the time goes into writing.
@@ -63,21 +63,10 @@ def kill_once(folder, rng, processes, method, end, tally):
     steps = known_steps(output)
     tally.lost += len(set(steps_before) - set(steps))
     if tally.kills % 3 == 2:
-        repair(output)
+        repaired(output)
         assert known_steps(output) == steps
     assert steps == list(range(0, 10 * len(steps), 10))
     assert any(is_sound(path) for path in folder.glob("run.checkpoint.*.h5"))
-
-
-def repair(output):
-    """Repair the output once no rank of the killed run holds its lock: mpirun may end before the last one."""
-    for _ in range(100):
-        try:
-            return repaired(output)
-        except EnvironmentProblem as error:
-            assert "another run is writing it" in str(error)
-            time.sleep(0.1)
-    return repaired(output)
 
 
 def known_steps(output):
