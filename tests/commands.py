@@ -114,9 +114,9 @@ def started(processes, *arguments, folder, **environment):
 
 
 def ended(run, folder, within):
-    """(status, messages) of a started command, which must end by itself in so many seconds.
+    """(status, messages) of a started command. Fails if it does not end by itself ``within`` that many seconds.
 
-    After a kill mpirun may end before its last rank, so locks of outputs are waited for, at most 10 s.
+    After a kill, mpirun may end before its last rank. So this also waits until the outputs are unlocked, at most 10 s.
     """
     try:
         run.wait(timeout=within)

@@ -60,6 +60,11 @@ class SweepPlan:
         return max(self.states - 1, 0) * self.file_bytes + self.recorded_bytes if self.on_disk else 0
 
     @property
+    def stored(self) -> str:
+        """The number of stored states in words."""
+        return f"{self.states or 'no'} stored state{'s' * (self.states != 1)}"
+
+    @property
     def steps(self) -> int:
         """The number of steps of the run."""
         return sum(self.groups)

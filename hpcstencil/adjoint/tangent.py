@@ -37,7 +37,7 @@ from hpcstencil.adjoint.problem import (
     series_of,
     unknowns_of,
 )
-from hpcstencil.config.settings import DiagnosticsConfig, GradientConfig
+from hpcstencil.config.settings import DiagnosticsConfig
 from hpcstencil.numerics.integrators import memory_of
 from hpcstencil.numerics.topology import Topology
 from hpcstencil.problem.misfit import Misfit, ReceiverSum
@@ -115,9 +115,10 @@ def tangent_of(problem: Problem, expressed: Iterable[str], keys: Sequence[str]) 
     probed = {receivers[table].field: tree for table, tree in expressions.items()}
     added = (*slopes, *memory_of(problem.method, tuple(slopes)), *derivatives.constant)
     apart = derivatives.of_rates(OF_APART, problem.multistep_damping)
+    wanted = replace(problem.config.gradient, of=tuple(keys))
     extended = replace(
         problem,
-        config=replace(problem.config, diagnostics=DiagnosticsConfig(), gradient=_of(problem, keys)),
+        config=replace(problem.config, diagnostics=DiagnosticsConfig(), gradient=wanted),
         fields=(*problem.fields, *added),
         memory=(*problem.memory, *added),
         trees=shared({**problem.slopes, **slopes}),
@@ -258,7 +259,3 @@ def _of_receivers(
 def _mean_over(cells: Field, tree: Node) -> Node:
     """The mean of a tree over the cells in which the field ``cells`` is 1, whatever its values are in others."""
     return Reduction("mean", Pointwise("where", (cells > 0.0, tree, ZERO))) / Reduction("mean", cells)
-
-
-def _of(problem: Problem, keys: Sequence[str]) -> GradientConfig:
-    return replace(problem.config.gradient, of=tuple(keys))

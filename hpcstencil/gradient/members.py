@@ -232,8 +232,7 @@ def told(plans: Sequence[SweepPlan]) -> str:
     of = "" if count == 1 else f"{count} members one after the other: "
     steps, taken = (sum(getattr(plan, name) for plan in plans) for name in ("steps", "taken"))
     tape = f", a tape of {bytes_text(first.tape_bytes)} per process" if first.tape_bytes else ""
-    states = f"{first.states} stored state{'s' * (first.states != 1)}"
-    return f"{of}{steps} steps, {states}{tape}, {taken} steps taken forwards in all"
+    return f"{of}{steps} steps, {first.stored}{tape}, {taken} steps taken forwards in all"
 
 
 def listed(numbers: Any) -> str:

@@ -129,8 +129,7 @@ def _gradient(problem: Problem, topology: Topology, kernel: str) -> list[str]:
     at_once = steps_at_once(adjoint, topology, kernel, injected)
     plans = [plan_of(adjoint, topology, at_once, injected, steps_of(one)) for one in runs]
     plan = max(plans, key=lambda one: one.bytes)
-    stored = f"{plan.states} stored state{'s' * (plan.states != 1)} of {bytes_text(plan.bytes_per_state)}"
-    stored = stored if plan.states else "no stored states"
+    stored = plan.stored + (f" of {bytes_text(plan.bytes_per_state)}" if plan.states else "")
     stored += f", a tape of {bytes_text(plan.tape_bytes)}" if plan.tape_bytes else ""
     memory = f"{stored}{' on disk' * plan.on_disk}, about {bytes_text(plan.bytes)} in all per process"
     of = f"{len(runs)} members one after the other, " if problem.members else ""

@@ -39,6 +39,24 @@ GRAY_SCOTT = {
     "time": {"dt": 0.5, "end": 20.0},
     "gradient": {"of": ["initial.v", "equation.F", "equation.k"]},
 }
+RECEIVERS = {
+    **WAVE,
+    "equation": SHOT,
+    "initial": {"p": "0.2*sin(x)"},
+    "probes": CABLE,
+    "objective": {"J": "sum(cable**3 + t*cable)"},
+    "gradient": {"of": ["equation.c"]},
+}
+SERIES = {
+    **WAVE,
+    "equation": {
+        **{key: value for key, value in SHOT.items() if key not in ("f0", "t0")},
+        "source": {"series": "samples.npy", "dt": 0.03},
+    },
+    "initial": {"p": "0.2*sin(x)"},
+    "objective": {"J": "integral(p**3)"},
+    "gradient": {"of": ["equation.c", "equation.source"]},
+}
 PROBLEMS = {
     "waves": WAVE,
     "operators in the objective": {
@@ -63,24 +81,10 @@ PROBLEMS = {
         "numerics": {"integrator": "leapfrog", "precision": "float64"},
     },
     "receivers beside a sponge": {
-        **WAVE,
-        "equation": SHOT,
-        "initial": {"p": "0.2*sin(x)"},
+        **RECEIVERS,
         "boundary": {"x": {"sponge": {"width": 0.9, "strength": 9.0}}, "y": {"dirichlet": 0.0}},
-        "probes": CABLE,
-        "objective": {"J": "sum(cable**3 + t*cable)"},
-        "gradient": {"of": ["equation.c"]},
     },
-    "time series": {
-        **WAVE,
-        "equation": {
-            **{key: value for key, value in SHOT.items() if key not in ("f0", "t0")},
-            "source": {"series": "samples.npy", "dt": 0.03},
-        },
-        "initial": {"p": "0.2*sin(x)"},
-        "objective": {"J": "integral(p**3)"},
-        "gradient": {"of": ["equation.c", "equation.source"]},
-    },
+    "time series": SERIES,
     "members": {
         **WAVE,
         "equation": {key: value for key, value in SHOT.items() if key != "xs"},
@@ -104,35 +108,16 @@ PROBLEMS = {
         "gradient": {"of": ["initial.u"]},
     },
     "receivers in a CPML": {
-        **WAVE,
-        "equation": SHOT,
-        "initial": {"p": "0.2*sin(x)"},
+        **RECEIVERS,
         "boundary": {axis: {"cpml": {"width": 0.9, "speed": 1.3}} for axis in "xy"},
-        "probes": CABLE,
-        "objective": {"J": "sum(cable**3 + t*cable)"},
         "gradient": {"of": ["equation.c", "initial.p"]},
     },
     "stages, receivers in a CPML": {
-        **WAVE,
-        "equation": SHOT,
-        "initial": {"p": "0.2*sin(x)"},
+        **RECEIVERS,
         "boundary": {"x": {"cpml": {"width": 0.9, "speed": 1.3}}, "y": {"dirichlet": 0.0}},
         "numerics": {"integrator": "rk4", "order": 4},
-        "probes": CABLE,
-        "objective": {"J": "sum(cable**3 + t*cable)"},
-        "gradient": {"of": ["equation.c"]},
     },
-    "stages, time series": {
-        **WAVE,
-        "equation": {
-            **{key: value for key, value in SHOT.items() if key not in ("f0", "t0")},
-            "source": {"series": "samples.npy", "dt": 0.03},
-        },
-        "initial": {"p": "0.2*sin(x)"},
-        "numerics": {"integrator": "ssprk3", "precision": "float64"},
-        "objective": {"J": "integral(p**3)"},
-        "gradient": {"of": ["equation.c", "equation.source"]},
-    },
+    "stages, time series": {**SERIES, "numerics": {"integrator": "ssprk3", "precision": "float64"}},
     "stages, values in operands": {
         **WAVE,
         "equation": {"name": "custom", "a": 0.3, "rhs": {"u": "laplacian(u + a*u**2)"}},
@@ -151,14 +136,9 @@ PROBLEMS = {
         "gradient": {"of": ["equation.D"]},
     },
     "beside solid cells, receivers": {
-        **WAVE,
-        "equation": SHOT,
-        "initial": {"p": "0.2*sin(x)"},
+        **RECEIVERS,
         "mask": {"solid": "(x - 2)**2 + y**2 < 0.3"},
         "numerics": {"integrator": "leapfrog"},
-        "probes": CABLE,
-        "objective": {"J": "sum(cable**3 + t*cable)"},
-        "gradient": {"of": ["equation.c"]},
     },
     "values in an operand with an operator": {
         **WAVE,
