@@ -58,11 +58,13 @@ ip link set eth0 up
 nsenter --net=/proc/1/ns/net ip link set "$1" master br0 up
 exec unshare --pid --fork --kill-child --mount-proc bash -c 'slurmd -D -N "$0" & read -r _' "$1"
 """
+# A launch that takes longer than cred_expire seconds fails, so it is long enough for a machine that does much else. A requeued
+# job waits for as long before it starts.
 SLURM_CONF = """
 ClusterName=test
 SlurmctldHost=head({head})
 AuthType=auth/munge
-AuthInfo=socket={folder}/run/munge.sock,cred_expire=5
+AuthInfo=socket={folder}/run/munge.sock,cred_expire=20
 SlurmUser=root
 SlurmdUser=root
 StateSaveLocation={folder}/state

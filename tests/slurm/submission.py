@@ -85,6 +85,16 @@ class Submission:
         """What the jobs wrote for their user."""
         return "\n".join(f"---- {path.name}\n{path.read_text()}" for path in sorted(self.folder.glob("*.log")))
 
+    def assert_ends(self, cluster: Cluster, job: str, seconds: float, **expected: str) -> None:
+        """Wait until a job has ended, and fail unless scontrol shows these values of it.
+
+        The message ends with the job's own log, since a report of many suites may show no more than the end of a message.
+        """
+        shown = cluster.wait(job, seconds)
+        found = {name: shown[name] for name in expected}
+        if found != expected:
+            raise AssertionError(f"expected {expected}, but got {found}\n{cluster.logs()}\n{self.log()[-4000:]}")
+
     def here(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """hpcstencil in one process of this machine, outside the cluster. Other tests may slow it down to a third."""
         command = [sys.executable, "-m", "hpcstencil", *arguments]

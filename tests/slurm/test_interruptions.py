@@ -29,8 +29,7 @@ def test_a_requeued_job_goes_on_from_its_checkpoint(cluster, submission):
         cluster.run("scontrol", "requeue", job)
         cluster.until(lambda: cluster.job(job)["JobState"] == "PENDING", 60, "the job back in the queue")
         newest = submission.shorten()
-    told = cluster.wait(job, 90)
-    assert (told["JobState"], told["Restarts"]) == ("COMPLETED", "1"), submission.log()
+    submission.assert_ends(cluster, job, 120, JobState="COMPLETED", Restarts="1")
     assert submission.checkpoints()[0] >= newest, "the second course went on from the first one's checkpoint"
     assert f"stopped by SIGTERM at step {newest}" in submission.log() and "T_eff" in submission.log(), "one log of both"
     assert cluster.steps(job) == ["0", "1"], "each course has a step, and so PMIx files, of its own"
@@ -46,10 +45,7 @@ def test_a_chain_of_jobs_finishes_a_run_longer_than_the_time_limit(cluster, subm
         cluster, "--time=2", "--signal=USR1@60", "--nodes=2", "--ntasks-per-node=1", "jobs/restart_chain.sbatch"
     )
     with cluster.no_new_jobs():
-        told = cluster.wait(job, 120)
-        assert (told["JobState"], told["ExitCode"]) == ("FAILED", "75:0"), (
-            f"{told}\n{submission.log()}\n{cluster.logs()}"
-        )
+        submission.assert_ends(cluster, job, 120, JobState="FAILED", ExitCode="75:0")
         newest = submission.shorten()
         assert f"stopped by SIGUSR1 at step {newest}" in submission.log()
         following = cluster.queue().split()[-1]
@@ -58,8 +54,7 @@ def test_a_chain_of_jobs_finishes_a_run_longer_than_the_time_limit(cluster, subm
     assert "job 2 of at most 100" in submission.log()
     submission.assert_same_as_uninterrupted()
 
-    told = cluster.wait(unwarned, 60)
-    assert (told["JobState"], told["ExitCode"]) == ("FAILED", "75:0"), other_submission.log()
+    other_submission.assert_ends(cluster, unwarned, 60, JobState="FAILED", ExitCode="75:0")
     assert f"stopped by the walltime at step {other_submission.shorten()}" in other_submission.log()
     other_submission.here("run", "input.toml", "--resume", "--quiet")
     other_submission.assert_same_as_uninterrupted()

@@ -32,7 +32,6 @@ def test_a_job_that_loses_its_first_node_is_requeued_and_finishes(cluster, submi
         cluster.until(lambda: cluster.nodes()["n2"] == "idle", 60, "the end of the ranks on the other node")
         newest = submission.shorten()
     cluster.boot_node("n1")
-    told = cluster.wait(job, 120)
-    assert (told["JobState"], told["Restarts"]) == ("COMPLETED", "1"), submission.log()
+    submission.assert_ends(cluster, job, 120, JobState="COMPLETED", Restarts="1")
     assert submission.checkpoints()[0] >= newest
     submission.assert_same_as_uninterrupted()

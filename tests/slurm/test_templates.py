@@ -21,8 +21,7 @@ USED_BY_OTHER_TESTS = ("cpu_nodes", "restart_chain")  # whose jobs finish in tes
 def test_a_template_runs_as_it_stands(cluster, submission, template):
     script = f"jobs/{template}.sbatch"
     job = cluster.submit(*TEMPLATES[template], script, "input.toml", folder=submission.folder)
-    told = cluster.wait(job, 90)
-    assert (told["JobState"], told["ExitCode"]) == ("COMPLETED", "0:0"), submission.log()
+    submission.assert_ends(cluster, job, 90, JobState="COMPLETED", ExitCode="0:0")
     assert submission.log().count("T_eff") == 1, submission.log()
     submission.assert_same_as_uninterrupted()
 
