@@ -24,7 +24,6 @@ from hpcstencil.adjoint.members import single_runs
 from hpcstencil.adjoint.problem import (
     CELLS,
     EXTREMA,
-    EXTREME,
     OBJECTIVE,
     OF_APART,
     SAMPLES_SEED,
@@ -45,6 +44,7 @@ from hpcstencil.problem.problem import Problem
 from hpcstencil.problem.receivers import PROBED, Receivers
 from hpcstencil.symbolic.differentiate import ZERO
 from hpcstencil.symbolic.expressions import (
+    EXTREME,
     Field,
     Node,
     Parameter,

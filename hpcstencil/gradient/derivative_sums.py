@@ -14,6 +14,9 @@ from hpcstencil.symbolic.expressions import Field
 from hpcstencil.validation.errors import NumericsError
 
 
+ADVICE = "see whether the equation has a square root, a power or a quotient at 0, and whether dt is stable"
+
+
 def reductions_of(simulation: Simulation, names: Sequence[str]) -> Reductions:
     """The reductions of fields of a simulation. Collective."""
     return simulation.steps.reductions({}, [*map(Field, names)])
@@ -42,6 +45,5 @@ def refuse_broken(keys: Sequence[str], broken: np.ndarray) -> None:
     for key, count in zip(keys, broken, strict=True):
         if count:
             raise NumericsError(
-                f"gradient: expected finite derivatives with respect to {key}, but {count} cells have none; see "
-                "whether the equation has a square root, a power or a quotient at 0, and whether dt is stable"
+                f"gradient: expected finite derivatives with respect to {key}, but {count} cells have none; {ADVICE}"
             )

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 
 import jax
+import numpy as np
 
 from hpcstencil.adjoint.run_steps import RunSteps, added_at
 from hpcstencil.distributed.halo import Fields
-from hpcstencil.gradient.samples import Samples
+from hpcstencil.gradient.samples import Samples, summed
 from hpcstencil.numerics.schedule import StepRange
 from hpcstencil.simulation.simulation import Simulation
 
@@ -40,7 +40,7 @@ def to_end(
         if step in adding:
             sums = {} if samples is None else samples.sums(samples.times(run))
             terms.append(term(fields, step, sums))
-    return fields, math.fsum(terms)
+    return fields, summed(np.array(terms))
 
 
 def call_recorded(

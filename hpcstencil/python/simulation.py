@@ -434,7 +434,8 @@ class Simulation:
         In an ensemble, directions of what the members differ in may have a value per member, with the members as first axis of
         an array. The fields of the result have the members as first axis, and the derivative of the objective is the sum.
 
-        All processes call this together. Raises InputError for unknown names, and for what has no derivative yet.
+        All processes call this together. Raises InputError for unknown names, and for what has no derivative yet, and
+        NumericsError if a derivative is not finite.
         """
         tangent = self._tangent_along("tangent", direction)
         with self._stepping_on():

@@ -19,11 +19,12 @@ from hpcstencil.adjoint.run_steps import RunSteps, steps_of
 from hpcstencil.adjoint.tangent import Tangent, tangents_of
 from hpcstencil.distributed.halo import Fields
 from hpcstencil.gradient.compose import data_of, observed_of
+from hpcstencil.gradient.derivative_sums import ADVICE
 from hpcstencil.gradient.members import SHARED, Members, compiled_like, members_of
 from hpcstencil.gradient.recording import recorded
 from hpcstencil.gradient.reuse_compiled import SweepFor
 from hpcstencil.gradient.reverse_sweep import Result, ReverseSweep
-from hpcstencil.gradient.samples import Samples
+from hpcstencil.gradient.samples import Samples, summed
 from hpcstencil.gradient.tangent import Direction, TangentRun
 from hpcstencil.io.array_file import ArrayInMemory
 from hpcstencil.problem.problem import Problem
@@ -35,7 +36,23 @@ from hpcstencil.simulation.prepared import Decomposed
 from hpcstencil.simulation.simulation import Simulation
 from hpcstencil.simulation.state import State
 from hpcstencil.symbolic.expressions import PARAMETER_FIELD
-from hpcstencil.validation.errors import InputError
+from hpcstencil.validation.errors import InputError, NumericsError
+
+
+def refuse_not_finite(
+    simulation: Simulation, blocks: Mapping[str, np.ndarray], objective: Mapping[str, float]
+) -> None:
+    """Raise NumericsError, on all processes, if a derivative of a field or of the objective is not finite. Collective.
+
+    ``blocks`` are this process's blocks of the derivatives of fields, by name.
+    """
+    broken = simulation.communicator.total(np.array([np.count_nonzero(~np.isfinite(each)) for each in blocks.values()]))
+    for name, count in zip(blocks, broken, strict=True):
+        if count:
+            raise NumericsError(f"tangent: expected finite derivatives of {name}, but {count} cells have none; {ADVICE}")
+    for name, value in objective.items():
+        if not math.isfinite(value):
+            raise NumericsError(f"tangent: expected a finite derivative of {name}, but got {value}; {ADVICE}")
 
 
 class TangentLinear(ProgramUser):
@@ -97,7 +114,9 @@ class TangentLinear(ProgramUser):
             name: np.stack([each[name] for each in blocks]) if simulation.problem.members else blocks[0][name]
             for name in blocks[0]
         }
-        return gathered_blocks(simulation, whole) | dict.fromkeys(simulation.problem.objective, math.fsum(objectives))
+        of_objective = dict.fromkeys(simulation.problem.objective, summed(np.array(objectives)))
+        refuse_not_finite(simulation, whole, of_objective)
+        return gathered_blocks(simulation, whole) | of_objective
 
     def _along(self, state: State, direction: Mapping[str, Any]) -> list[tuple[TangentRun, Direction]]:
         """The runs of all members that begin with ``state``, with the numbers of a direction, and their directions.

@@ -421,6 +421,26 @@ def test_equal_extrema_have_equal_shares(kernel):
     assert not found["initial.u"][:-n].any()
 
 
+@pytest.mark.parametrize(
+    ("root", "sentence"),
+    [
+        ("sqrt(abs(u))", "expected finite derivatives of u, but 1 cells have none"),
+        ("0*u", "expected a finite derivative of J, but got nan"),
+    ],
+)
+def test_derivatives_that_are_not_finite_are_reported(root, sentence):
+    tables = {
+        "grid": {"shape": [6]},
+        "equation": {"name": "custom", "rhs": {"u": root}},
+        "initial": {"u": "x - 2.5"},  # 0 in one cell
+        "time": {"end": 0.1, "dt": 0.1},
+        "numerics": {"integrator": "euler"},
+        "objective": {"J": "integral(sqrt(abs(u)))"},
+    }
+    with hs.Simulation(tables) as sim, pytest.raises(hs.NumericsError, match=f"tangent: {sentence}"):
+        sim.tangent({"initial.u": 1.0})
+
+
 def test_an_objective_is_needed_for_the_hessian_alone():
     with hs.Simulation({key: GIVEN[key] for key in GIVEN if key not in ("objective", "gradient")}) as sim:
         assert set(sim.tangent({"equation.A": 1.0})) == {"u", "v"}
