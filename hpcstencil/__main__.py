@@ -19,7 +19,9 @@ def start() -> None:
         if not leaving.code:
             signals.ignore()  # all is done: a signal that comes while Python shuts down must not change the status
             if not is_run and (why := standard_streams.unread()):
-                sys.exit(cli.tell(f"hpcstencil: cannot write standard output: {why}; redirect it to another place", 4))
+                sys.exit(
+                    cli.print_error(f"hpcstencil: cannot write standard output: {why}; redirect it to another place", 4)
+                )
         raise
 
 

@@ -70,13 +70,13 @@ COLUMNS: dict[str, Callable[[Row], str]] = {
 }
 
 
-def table(told: Mapping[str, Any]) -> str:
+def table(results: Mapping[str, Any]) -> str:
     """Format the object of `result` as a table, without empty columns."""
-    machine, rows = told["machine"], told["rows"]
+    machine, rows = results["machine"], results["rows"]
     first = rows[0]
     lines = [
         f"machine         {machine['processor']}, {machine['cores']} cores, {machine['device']}",
-        f"copy bandwidth  {told['copy_bandwidth'] / 1e9:.1f} GB/s (read + written, measured in this run)",
+        f"copy bandwidth  {results['copy_bandwidth'] / 1e9:.1f} GB/s (read + written, measured in this run)",
         f"problem         {Path(first['equation']).name}, order {first['order']}, {first['precision']}",
         "",
     ]

@@ -80,20 +80,20 @@ def main() -> None:
     try:
         status = cli(prog_name="hpcstencil", standalone_mode=False) or 0
     except click.exceptions.NoArgsIsHelpError as error:
-        status = tell(error.format_message(), 2)
+        status = print_error(error.format_message(), 2)
     except click.ClickException as error:
-        status = tell(f"hpcstencil: {error.format_message()}{launched(error)}", 2)
+        status = print_error(f"hpcstencil: {error.format_message()}{launched(error)}", 2)
     except click.Abort:
-        status = tell("hpcstencil: interrupted", 130)
+        status = print_error("hpcstencil: interrupted", 130)
     except HpcstencilError as error:
-        status = tell(f"hpcstencil: {error}", error.status)
+        status = print_error(f"hpcstencil: {error}", error.status)
         if status == EnvironmentProblem.status:
             # Open files that HDF5 could not write are closed when the error is released. h5py would report that again.
             sys.excepthook, sys.unraisablehook = lambda *_: None, lambda _: None
     except Exception as error:
         if not of_environment(error):
             raise
-        status = tell(f"hpcstencil: {sentence(error)}", EnvironmentProblem.status)
+        status = print_error(f"hpcstencil: {sentence(error)}", EnvironmentProblem.status)
     sys.exit(status)
 
 
@@ -118,7 +118,7 @@ def launched(error: click.ClickException) -> str:
     return " The launcher takes it: mpirun -n 4 hpcstencil run INPUT.toml" if asked else ""
 
 
-def tell(text: str, status: int) -> int:
+def print_error(text: str, status: int) -> int:
     """Print an error message on standard error, on rank 0 only. Returns ``status``."""
     if environment_rank() == 0:
         print(printable_lines(text), file=sys.stderr, flush=True)

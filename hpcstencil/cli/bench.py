@@ -78,21 +78,21 @@ def bench(
             cases = scaling_cases(problem, communicator.size, count)
         elif scaling:
             say("--scaling: one process gives one row; for more rows, mpirun -n 4 hpcstencil bench --scaling")
-        told = result(*measure(cases, communicator, local))
+        results = result(*measure(cases, communicator, local))
         if environment_rank() == 0:
-            echo(json.dumps(told) if as_json else table(told))
+            echo(json.dumps(results) if as_json else table(results))
         if plot is not None:
-            from_rank_0(communicator, partial(draw, told, plot))
+            from_rank_0(communicator, partial(draw, results, plot))
             if environment_rank() == 0 and not as_json:
                 echo(f"\nplot            {plot}")
 
 
-def draw(told: Mapping[str, Any], path: Path) -> None:
-    """Write a roofline plot of the results ``told`` to ``path``. Raises EnvironmentProblem if it cannot be written."""
+def draw(results: Mapping[str, Any], path: Path) -> None:
+    """Write a roofline plot of the ``results`` to ``path``. Raises EnvironmentProblem if it cannot be written."""
     from hpcstencil.runtime.atomic_write import publish
     from hpcstencil.runtime.filesystem import file_errors
     from postprocess.roofline import save_roofline  # matplotlib is slow to load, and only needed here
 
     with file_errors(path, "create"):
         path.parent.mkdir(parents=True, exist_ok=True)
-    publish(path, lambda temporary: save_roofline(told, temporary))
+    publish(path, lambda temporary: save_roofline(results, temporary))

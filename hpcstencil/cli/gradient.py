@@ -68,9 +68,9 @@ def gradient(
         agree(communicator, lambda: check_output_path(config, input_file, path, "--output"))
         decomposed, local = blocks_of_member(problem, devices, communicator)
 
-        from hpcstencil.gradient.members import told
+        from hpcstencil.gradient.members import in_words
         from hpcstencil.gradient.resumable import newest_of, refuse_existing
-        from hpcstencil.gradient.verify import failures, measured, tell
+        from hpcstencil.gradient.verify import failures, measured, report
         from hpcstencil.io.output_lock import claimed
 
         with claimed([path], communicator) as claims:
@@ -82,10 +82,10 @@ def gradient(
                 _compute(members, claims[0], newest, overwrite, request)
                 return
             members, plans = members.planned(lambda number: members.sweeps[number].forward.initial_fields())
-            say(told(plans))
+            say(in_words(plans))
             found = measured(members, plans, problem)
         if environment_rank() == 0:
-            echo(tell(found))
+            echo(report(found))
         failures(input_file, found)
 
 
@@ -96,7 +96,7 @@ def _compute(members: Members, claim: Claim, newest: Path | None, overwrite: boo
     in ``request`` or at the walltime.
     """
     from hpcstencil.gradient.file import is_complete, write
-    from hpcstencil.gradient.members import listed, told
+    from hpcstencil.gradient.members import in_words, listed
     from hpcstencil.gradient.resumable import ResumableGradient, remove
     from hpcstencil.python.gradient import collected
     from hpcstencil.runtime.communicator import from_rank_0
@@ -118,7 +118,7 @@ def _compute(members: Members, claim: Claim, newest: Path | None, overwrite: boo
         resumable.resume(newest)
         say(f"continuing from {newest.name}")
     plans = resumable.planned()
-    say(told(plans))
+    say(in_words(plans))
     total = resumable.total(plans)
     whole = collected(resumable.members, total)
     from_rank_0(communicator, lambda: write(path, members, total.value, whole, resumable.digests))

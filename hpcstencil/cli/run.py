@@ -87,8 +87,8 @@ def execute(
     local = agree(communicator, lambda: start_jax(count))
 
     from hpcstencil.simulation.run import run as run_problem
-    from hpcstencil.simulation.summary import tell
+    from hpcstencil.simulation.summary import report
 
     summary = run_problem(decomposed, options, communicator, local, request)
     if environment_rank() == 0 and not options.quiet:
-        echo(tell(summary))
+        echo(report(summary))

@@ -121,9 +121,9 @@ def _run_all(
             "--all: starts a process per member by itself, so run it without mpirun or srun; or give --index"
         )
     with watched() as request:
-        told = run_all(read_plan(folder), options, overwrite, jobs or 1, request, (lambda _: None) if quiet else _say)
+        report = run_all(read_plan(folder), options, overwrite, jobs or 1, request, (lambda _: None) if quiet else _say)
     if not quiet:
-        echo(told)
+        echo(report)
 
 
 def _run_one(
@@ -255,9 +255,9 @@ def _once(action: Callable[[], str | None]) -> None:
     from hpcstencil.runtime.communicator import from_rank_0
 
     with processes() as communicator:
-        told = from_rank_0(communicator, action)
-        if communicator.rank == 0 and told is not None:
-            echo(told)
+        report = from_rank_0(communicator, action)
+        if communicator.rank == 0 and report is not None:
+            echo(report)
 
 
 def _index(option: int | None) -> int:

@@ -42,7 +42,7 @@ def verify(input_file: Path, overrides: tuple[str, ...], devices: int | None, ou
 
         from hpcstencil.runtime.communicator import agree, from_rank_0
         from hpcstencil.runtime.devices import start_jax
-        from hpcstencil.verify.report import figure_data, opening, tell
+        from hpcstencil.verify.report import figure_data, opening, report_lines
         from hpcstencil.verify.studies import Orders, Study, conservation, decompositions, reduced
 
         local = agree(communicator, lambda: start_jax(count))
@@ -67,6 +67,6 @@ def verify(input_file: Path, overrides: tuple[str, ...], devices: int | None, ou
         missed = [f"order in {study.name}" for study in studies if not study.met]
         missed += [finding.name for finding in findings if not finding.met]
         if environment_rank() == 0:
-            echo("\n".join([opening(config, source), *tell(studies, findings), f"plot         {path}"]))
+            echo("\n".join([opening(config, source), *report_lines(studies, findings), f"plot         {path}"]))
         if missed:
             raise NumericsError(f"verify: {input_file} does not keep what was promised: {', '.join(missed)}")

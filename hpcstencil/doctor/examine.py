@@ -89,7 +89,7 @@ class Examination:
         """Read the reports of the MPI child until it ends, and add a verdict after each of its probes."""
         if not self.own:
             self.own = {**local.facts(), "folder": str(self.folder), **local.guarded_facts(self.folder, self.patience)}
-        child.tell({"facts": self.own, "folder": str(self.folder)})
+        child.send({"facts": self.own, "folder": str(self.folder)})
         for line in child.lines(self.patience + (0 if environment_rank() == 0 else MARGIN)):
             if "begin" in line:
                 self.probe, self.own_error, self.late = line["begin"], "", ""
@@ -100,7 +100,7 @@ class Examination:
                 self.own_error = line["facts"].get("error", "")
             elif line["probe"] == "end":
                 self.complete = True
-                child.tell({})
+                child.send({})
             else:
                 self.judge(line["probe"], line["all"])
 

@@ -90,7 +90,7 @@ class Child:
         self._partial, self._said = b"", b""
         self._late = False
 
-    def tell(self, request: Line) -> None:
+    def send(self, request: Line) -> None:
         """Send one line of JSON to the child. It is lost if the child has gone."""
         assert self.process.stdin is not None
         with suppress(BrokenPipeError):

@@ -202,8 +202,8 @@ def folders(folder: str) -> None:
         "output": lambda: {**space(Path(folder)), **writable(Path(folder))},
     }
     for name, probe in tries.items():
-        report.tell(begin=name)
-        report.tell(facts={name: report.outcome(probe)})
+        report.send(begin=name)
+        report.send(facts={name: report.outcome(probe)})
 
 
 def refused(why: str) -> Facts:
@@ -246,8 +246,8 @@ def main() -> None:
     if name == "folders":
         folders(*arguments)
     else:
-        report.tell(begin="devices")
-        report.tell(facts={"devices": report.outcome(devices)})
+        report.send(begin="devices")
+        report.send(facts={"devices": report.outcome(devices)})
 
 
 if __name__ == "__main__":

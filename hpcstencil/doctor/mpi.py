@@ -45,16 +45,16 @@ class Ranks:
             self.mpi.send((self.rank, value), 0)
             return self.mpi.bcast(None)
         values = {0: value}
-        told = 0
+        reported = 0  # the number of values in the last report
         asked = time.monotonic()
         while len(values) < self.size:
             if self.mpi.iprobe():
                 rank, theirs = self.mpi.recv()
                 values[rank] = theirs
-            elif told != len(values) and time.monotonic() - asked > HURRIED:
+            elif reported != len(values) and time.monotonic() - asked > HURRIED:
                 missing = [rank for rank in range(self.size) if rank not in values]
-                report.tell(missing=missing[:NAMED], of=len(missing))
-                told = len(values)
+                report.send(missing=missing[:NAMED], of=len(missing))
+                reported = len(values)
             else:
                 time.sleep(0.001)
         every = [values[rank] for rank in range(self.size)]
@@ -173,7 +173,7 @@ def jax_messages(ranks: Ranks) -> Facts:
 
     count, _ = bind_devices(None)
     before = mpi_libraries()
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         import mpi4jax
     other = mpi_libraries() - before
@@ -195,15 +195,15 @@ def jax_messages(ranks: Ranks) -> Facts:
     expected = ranks.size * (ranks.size - 1) / 2
     if not (np.all(np.asarray(got) == before_me) and np.all(np.asarray(total) == expected)):
         return {"error": f"messages arrive wrongly: expected {before_me} and {expected:g}, got {got[0]} and {total[0]}"}
-    told_of_jax = [" ".join(str(warning.message).split()) for warning in told if "JAX" in str(warning.message)]
-    return {"platform": device.platform, "warning": told_of_jax[0] if told_of_jax else ""}
+    about_jax = [" ".join(str(each.message).split()) for each in caught if "JAX" in str(each.message)]
+    return {"platform": device.platform, "warning": about_jax[0] if about_jax else ""}
 
 
 def main() -> None:
     """Run all probes in order. With ``--alone``, MPI is not started."""
     report.start()
     ranks = Ranks(None)
-    report.tell(begin="MPI")
+    report.send(begin="MPI")
     if "--alone" not in sys.argv:
         found: list[Facts] = []
 
@@ -213,17 +213,17 @@ def main() -> None:
             return started
 
         found.append(report.outcome(start))
-        report.tell(probe="MPI", all=found)
+        report.send(probe="MPI", all=found)
 
     def probe(name: str, look: Callable[[], Facts]) -> list[Facts]:
-        report.tell(begin=name)
+        report.send(begin=name)
         mine = report.outcome(look)
-        report.tell(local=name, facts=mine)
+        report.send(local=name, facts=mine)
         every = ranks.everywhere(mine)
-        report.tell(probe=name, all=every)
+        report.send(probe=name, all=every)
         return every
 
-    report.tell(begin="messages")
+    report.send(begin="messages")
     asked = report.listen()
     every = probe("messages", lambda: asked["facts"])
     if any("error" in one.get("devices", {"error": ""}) for one in every):
@@ -238,8 +238,8 @@ def main() -> None:
         probe("write", lambda: write(ranks, folder, parallel))
     if ranks.mpi:
         probe("mpi4jax", lambda: jax_messages(ranks))
-    report.tell(begin="the end of MPI")
-    report.tell(probe="end", all=[])
+    report.send(begin="the end of MPI")
+    report.send(probe="end", all=[])
     report.listen()  # rank 0's parent answers after it has printed: a launcher may end all processes when one leaves
     ranks.wait()
 

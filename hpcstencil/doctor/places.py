@@ -155,9 +155,9 @@ def jax_messages(every: Sequence[Facts], results: Sequence[Facts], several: bool
             f"build it against this MPI and jax: pip install --no-build-isolation --no-cache-dir mpi4jax ({README})"
         )
         return Check("failed" if several else "warning", "mpi4jax", found, remedy)
-    told = next((one["warning"] for one in results if one["warning"]), "")
-    if told:
-        return Check("warning", "mpi4jax", told.split(". ")[0], "install the jax that it knows, or a newer mpi4jax")
+    warning = next((one["warning"] for one in results if one["warning"]), "")
+    if warning:
+        return Check("warning", "mpi4jax", warning.split(". ")[0], "install the jax that it knows, or a newer mpi4jax")
     about = "to itself" if len(results) == 1 else f"between {len(results)} processes"
     return Check("ok", "mpi4jax", f"a message {about} and a sum arrived, on {results[0]['platform']}")
 

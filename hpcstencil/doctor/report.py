@@ -23,7 +23,7 @@ def start() -> None:
     ctypes.CDLL(None).prctl(KILL_WITH_PARENT, signal.SIGKILL)
 
 
-def tell(**line: object) -> None:
+def send(**line: object) -> None:
     """Send one report to the parent."""
     os.write(int(os.environ["HPCSTENCIL_DOCTOR_PIPE"]), json.dumps(line).encode() + b"\n")
 

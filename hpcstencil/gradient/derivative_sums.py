@@ -13,7 +13,6 @@ from hpcstencil.simulation.simulation import Simulation
 from hpcstencil.symbolic.expressions import Field
 from hpcstencil.validation.errors import NumericsError
 
-
 ADVICE = "see whether the equation has a square root, a power or a quotient at 0, and whether dt is stable"
 
 

@@ -226,7 +226,7 @@ def compiled_like(sweep: ReverseSweep, other: ReverseSweep) -> ReverseSweep:
     return sweep
 
 
-def told(plans: Sequence[SweepPlan]) -> str:
+def in_words(plans: Sequence[SweepPlan]) -> str:
     """The plans of all members in words."""
     first, count = plans[0], len(plans)
     of = "" if count == 1 else f"{count} members one after the other: "

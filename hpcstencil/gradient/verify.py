@@ -88,7 +88,7 @@ def total_of(members: Members, plans: Sequence[SweepPlan]) -> Total:
     return members.total(lambda number, sweep: sweep(sweep.forward.initial_fields(), plans[number].states))
 
 
-def tell(found: Tested) -> str:
+def report(found: Tested) -> str:
     """The results as lines of text."""
     slopes = " ".join(f"{slope:.3f}" for slope in found.slopes)
     remainders = " ".join(f"{remainder:.2e}" for remainder in found.remainders)

@@ -14,6 +14,7 @@ from hpcstencil.io.dataset_names import DIAGNOSTICS, MASK_DATASET, PROBES, VALUE
 from hpcstencil.numerics.grid import Grid, Subgrid
 from hpcstencil.symbolic.staggering import FACE, Layout
 
+CHUNK_BYTES = 4 * 2**20  # most bytes in a chunk of a snapshot
 ROWS = 1024  # most rows in a chunk of a time series
 MOST_VALUES = 2**17  # most values in a chunk of a time series
 
@@ -68,15 +69,15 @@ def lay_out(file: h5py.File, description: Description) -> None:
         lay_out_probes(file.create_group(f"{PROBES}/{name}"), description, name)
 
 
-def chunk_shape(shape: Sequence[int], itemsize: int, target: int = 4 * 2**20) -> tuple[int, ...]:
-    """Return the shape of the chunks of a snapshot of ``shape`` cells, each of at most ``target`` bytes.
+def chunk_shape(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
+    """Return the shape of the chunks of a snapshot of ``shape`` cells, each of at most `CHUNK_BYTES`.
 
     The longest axis is halved until the chunk fits. The last axis counts only an eighth of its length, because long
     contiguous runs make writing fast. Chunk edges then coincide with the edges of a decomposition into 2, 4, 8, ... blocks,
     and no chunk extends far beyond the grid. The result depends on the grid alone, not on the decomposition.
     """
     chunk = list(shape)
-    while itemsize * math.prod(chunk) > target:
+    while itemsize * math.prod(chunk) > CHUNK_BYTES:
         weights = [n / 8 if axis == len(chunk) - 1 else n for axis, n in enumerate(chunk)]
         axis = weights.index(max(weights))
         chunk[axis] = -(-chunk[axis] // 2)

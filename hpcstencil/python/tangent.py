@@ -39,9 +39,7 @@ from hpcstencil.symbolic.expressions import PARAMETER_FIELD
 from hpcstencil.validation.errors import InputError, NumericsError
 
 
-def refuse_not_finite(
-    simulation: Simulation, blocks: Mapping[str, np.ndarray], objective: Mapping[str, float]
-) -> None:
+def refuse_not_finite(simulation: Simulation, blocks: Mapping[str, np.ndarray], objective: Mapping[str, float]) -> None:
     """Raise NumericsError, on all processes, if a derivative of a field or of the objective is not finite. Collective.
 
     ``blocks`` are this process's blocks of the derivatives of fields, by name.
@@ -49,7 +47,9 @@ def refuse_not_finite(
     broken = simulation.communicator.total(np.array([np.count_nonzero(~np.isfinite(each)) for each in blocks.values()]))
     for name, count in zip(blocks, broken, strict=True):
         if count:
-            raise NumericsError(f"tangent: expected finite derivatives of {name}, but {count} cells have none; {ADVICE}")
+            raise NumericsError(
+                f"tangent: expected finite derivatives of {name}, but {count} cells have none; {ADVICE}"
+            )
     for name, value in objective.items():
         if not math.isfinite(value):
             raise NumericsError(f"tangent: expected a finite derivative of {name}, but got {value}; {ADVICE}")

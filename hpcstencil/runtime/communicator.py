@@ -307,9 +307,9 @@ def agree(communicator: Communicator, action: Callable[[], T]) -> T:
     before = communicator.size - communicator.rank  # larger on lower ranks
     lowest = communicator.size - int(communicator.maximum(np.array([0 if failure is None else before]))[0])
     if lowest < communicator.size:
-        told = communicator.broadcast(failure, root=lowest)
-        assert told is not None
-        raise told if lowest == 0 else type(told)(f"rank {lowest}: {told}")
+        first = communicator.broadcast(failure, root=lowest)
+        assert first is not None
+        raise first if lowest == 0 else type(first)(f"rank {lowest}: {first}")
     return result  # type: ignore[return-value]  # set: no process failed, this one included
 
 

@@ -86,9 +86,9 @@ class _Hooks:
                     if not self.ignored.noted(value):
                         excepthook(kind, value, trace)
 
-                def note_unraisable(told: sys.UnraisableHookArgs) -> None:
-                    if not self.ignored.noted(told.exc_value):
-                        unraisablehook(told)
+                def note_unraisable(unraisable: sys.UnraisableHookArgs) -> None:
+                    if not self.ignored.noted(unraisable.exc_value):
+                        unraisablehook(unraisable)
 
                 sys.excepthook, sys.unraisablehook = self.installed = note, note_unraisable
 

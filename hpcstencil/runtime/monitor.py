@@ -77,7 +77,7 @@ class Monitor:
             rank.token = message.get("token", rank.token)
             rank.checkpoints = message.get("checkpoints", rank.checkpoints)
             rank.known.hear(message)
-            self.node.told(message)
+            self.node.receive(message)
             if "step" in message:
                 self.node.stepped()
             if "failed" in message:

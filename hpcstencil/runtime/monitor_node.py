@@ -16,7 +16,7 @@ from typing import Any
 
 from hpcstencil.runtime.handshake import Door, joined
 from hpcstencil.runtime.monitor_peers import PATIENCE, Child, Line
-from hpcstencil.runtime.monitor_report import Stacks, lost_report, tell
+from hpcstencil.runtime.monitor_report import Stacks, lost_report, print_report
 from hpcstencil.runtime.monitored_rank import LOST, MERCY, MonitoredRank
 
 STALLED = 300.0  # seconds without a step after which the ranks' stacks are printed; the interval then doubles
@@ -51,7 +51,7 @@ class Node:
 
     # ---- the tree --------------------------------------------------------------------------------------------------
 
-    def told(self, message: dict[str, Any]) -> None:
+    def receive(self, message: dict[str, Any]) -> None:
         """Connect to the parent, or listen for the children, when the rank asks for it; stop when they have joined."""
         if "parent" in message:
             connection = joined(message["doors"], self.rank.token)
@@ -194,7 +194,7 @@ class Node:
         if self.rank.done or self.decided or self.parent is not None or self.failure is None:
             return
         if self.everyone() or now >= self.speaks:
-            tell(self.failure[1])
+            print_report(self.failure[1])
             self.end_all(self.failure[2])
 
     def tick(self, now: float) -> None:
@@ -251,7 +251,7 @@ class Node:
         """Print the stack traces of all ranks, because the run takes no steps; end it after ``GIVE_UP`` seconds."""
         waited = time.monotonic() - self.progress
         outcome = "the run is ended" if waited > GIVE_UP else f"after {GIVE_UP:.0f} s the run will be ended"
-        tell(f"hpcstencil: no step for {waited:.0f} s; {outcome}", self.stacks)
+        print_report(f"hpcstencil: no step for {waited:.0f} s; {outcome}", self.stacks)
         if waited > GIVE_UP:
             self.end_all(LOST)
 

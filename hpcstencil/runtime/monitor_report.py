@@ -73,7 +73,7 @@ def named(ranks: Iterable[int]) -> str:
     return f"rank{'s' * several} {', '.join(words)}{f' and {more} more' if more else ''}"
 
 
-def tell(sentence: str, stacks: Stacks | None = None) -> None:
+def print_report(sentence: str, stacks: Stacks | None = None) -> None:
     """Print the sentence, and the stack traces with their ranks, to standard error in a single write."""
     rows = [sentence, *(stacks.rows() if stacks is not None else [])]
     with contextlib.suppress(OSError):
@@ -93,4 +93,4 @@ def lost_report(lost: str, step: int, stacks: Stacks, checkpoints: str) -> None:
         if there
         else "There is no checkpoint yet"
     )
-    tell(f"hpcstencil: {lost}, {place}; all ranks are ended. {state}", stacks)
+    print_report(f"hpcstencil: {lost}, {place}; all ranks are ended. {state}", stacks)

@@ -29,7 +29,7 @@ class Progress:
 
     def __init__(self, start: float, end: float, shown: bool) -> None:
         self.start, self.end, self.shown = start, end, shown
-        self.began = self.told = time.monotonic()
+        self.began = self.shown_at = time.monotonic()
         self.wait = FIRST_WAIT
         self.bar: Any = None
         if shown and sys.stderr.isatty():
@@ -43,8 +43,8 @@ class Progress:
         if self.bar is not None:
             self.bar.set_description_str(text, refresh=False)
             self.bar.update(at - self.bar.n)
-        elif now - self.told >= self.wait:
-            self.told, self.wait = now, min(2 * self.wait, LONGEST_WAIT)
+        elif now - self.shown_at >= self.wait:
+            self.shown_at, self.wait = now, min(2 * self.wait, LONGEST_WAIT)
             left = (now - self.began) * (self.end - at) / max(at - self.start, 1e-300)
             print(f"{text}  {left:.0f} s left", file=sys.stderr, flush=True)
 

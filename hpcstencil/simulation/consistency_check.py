@@ -41,8 +41,8 @@ def require_consistency(communicator: Communicator, count: int, problem: Problem
     first, files_there, libraries_there = communicator.broadcast((host(), files, libraries))
 
     def compared() -> None:
-        for what, told in files.items():
-            if told != files_there.get(what):
+        for what, own in files.items():
+            if own != files_there.get(what):
                 raise EnvironmentProblem(
                     f"{what}: another version on {host()} than that of rank 0 on {first}; use one folder that all hosts share, "
                     "and start again when all of them see the same file there"

@@ -59,7 +59,7 @@ class Summary:
         return self.cells_per_second * self.bytes_per_cell
 
 
-def tell(summary: Summary) -> str:
+def report(summary: Summary) -> str:
     """Format the summary at the end of a run, for standard output."""
     if summary.complete_before:
         return summary.complete_before
@@ -87,5 +87,5 @@ def exchange_line(summary: Summary) -> str:
 def _shares(seconds: Mapping[str, float]) -> str:
     """Format the time of each activity that took at least 5 ms, and of those that are always listed."""
     always = ("compiling", "computing", "output")
-    told = [name for name in ACTIVITIES if name in always or seconds[name] >= 0.005]
-    return ", ".join(f"{name} {seconds[name]:.2f} s" for name in told)
+    shown = [name for name in ACTIVITIES if name in always or seconds[name] >= 0.005]
+    return ", ".join(f"{name} {seconds[name]:.2f} s" for name in shown)

@@ -73,7 +73,7 @@ def run_all(
             for child in [child for child in children if child.process.poll() is not None]:
                 children.remove(child)
                 ended[child.member.index] = child.process.returncode
-                say(f"member {child.member.index}: {_told(child)} ({len(ended) + done} of {total})")
+                say(f"member {child.member.index}: {_outcome(child)} ({len(ended) + done} of {total})")
     except BaseException:
         # In their sessions of their own the members would go on with nobody to look after them.
         for child in children:
@@ -110,7 +110,7 @@ def _end_at_once(children: Sequence[Child]) -> None:
     os._exit(128 + signal.SIGINT)
 
 
-def _told(child: Child) -> str:
+def _outcome(child: Child) -> str:
     """The outcome of a member whose process has ended, in words."""
     status, log = child.process.returncode, child.member.folder / LOG
     if status == 0:

@@ -161,8 +161,10 @@ def _listed(parameters: Mapping[str, Any], mode: str) -> list[Settings]:
             raise wrong(f"parameters.{key}", "a list of values", values, advice)
     lengths = {key: len(values) for key, values in parameters.items()}
     if mode == "list" and len(set(lengths.values())) > 1:
-        told = listing(f"{key} has {length}" for key, length in lengths.items())
-        raise InputError(f'parameters: expected lists of one length (mode = "list"), but {told}; make them agree')
+        lengths_text = listing(f"{key} has {length}" for key, length in lengths.items())
+        raise InputError(
+            f'parameters: expected lists of one length (mode = "list"), but {lengths_text}; make them agree'
+        )
     count = math.prod(lengths.values()) if mode == "grid" else next(iter(lengths.values()))
     _refuse_too_many(count)
     rows = itertools.product(*parameters.values()) if mode == "grid" else zip(*parameters.values(), strict=True)
@@ -260,11 +262,11 @@ def member_inputs(sweep: Sweep) -> tuple[list[Config], dict[str, list[int]]]:
     for index, settings in enumerate(sweep.members):
         try:
             config = load(sweep.base, overrides(settings))
-            told = warnings_of(build(config))
+            found = warnings_of(build(config))
         except InputError as error:
             raise InputError(f"member {index} ({described(settings)}): {error}") from error
         configs.append(config)
-        for text in told:
+        for text in found:
             warnings.setdefault(text, []).append(index)
     if _text(sweep.base, "the base of the sweep, an input file,") != sweep.texts["base"]:
         raise InputError(f"{sweep.base}: expected it to stay unchanged during planning, but it was edited; plan again")

@@ -35,12 +35,12 @@ def warned(warnings: Mapping[str, Sequence[int]]) -> list[str]:
     ``warnings`` maps each message to the sorted numbers of the members that it concerns. The first MOST_WARNINGS
     messages are shown; one more line lists the members with other warnings.
     """
-    told = [
+    lines = [
         f"warning: member{'s' if len(who) > 1 else ''} {array_list(who)}: {text}"
         for text, who in list(warnings.items())[:MOST_WARNINGS]
     ]
     rest = sorted({index for who in list(warnings.values())[MOST_WARNINGS:] for index in who})
-    return [*told, f"warning: similar warnings for members {array_list(rest)}"] if rest else told
+    return [*lines, f"warning: similar warnings for members {array_list(rest)}"] if rest else lines
 
 
 def planned_report(planned: Planned, folder: Path, change: Change | None) -> str:
@@ -69,10 +69,10 @@ def status_report(planned: Planned, found: Sequence[Standing], folder: Path) -> 
     It has the number of members in each state, a line for each member that needs attention, and commands to continue.
     """
     counts = Counter(here.state for here in found)
-    told = ", ".join(f"{counts[state]} {state}" for state in STATES if counts[state])
+    in_states = ", ".join(f"{counts[state]} {state}" for state in STATES if counts[state])
     lines = [
         f"sweep        {folder} ({planned.mode} of {listing(planned.parameters)})",
-        f"members      {len(found)}: {told}",
+        f"members      {len(found)}: {in_states}",
     ]
     rows = [here for here in found if here.state not in ("done", "planned") or here.reason]
     if rows:

@@ -34,7 +34,7 @@ def opening(config: Config, source: tuple[float, str] | None = None) -> str:
     )
 
 
-def tell(studies: Sequence[Study], findings: Sequence[Finding]) -> list[str]:
+def report_lines(studies: Sequence[Study], findings: Sequence[Finding]) -> list[str]:
     """The results as lines of text: a table of sizes and errors with the observed order for each study, then a line for
     each finding."""
     lines = []

@@ -17,7 +17,7 @@ from hpcstencil.simulation.finite_check import FiniteCheck
 from hpcstencil.simulation.prepared import Decomposed
 from hpcstencil.simulation.restart import Options
 from hpcstencil.simulation.streams import checkpoints
-from hpcstencil.simulation.summary import tell
+from hpcstencil.simulation.summary import report
 
 
 class Clock:
@@ -87,7 +87,7 @@ def test_every_second_of_a_run_has_its_name(tmp_path, monkeypatch):
     assert spent["checks"] + spent["step size"] > 200.0 and spent["step size"] >= 100.0 * summary.steps
     assert spent["output"] % 1e5 == 5e4 and spent["checkpoints"] == 1e6 * (summary.steps // 2)
     assert spent["waiting for the disk"] > 0 and spent["diagnostics"] % 1e9 == 5e7
-    line = tell(summary).splitlines()[1]
+    line = report(summary).splitlines()[1]
     assert (
         line.startswith("wall time    ") and "starting up 60.00 s, setting up 10.00 s" in line and "other" not in line
     )

@@ -16,7 +16,7 @@ from hpcstencil.simulation import backend_choice, cost_measurement, measurement_
 from hpcstencil.simulation.backend_choice import prepare
 from hpcstencil.simulation.cost_measurement import measured_costs
 from hpcstencil.simulation.prepared import Choice, Decomposed, prepared_with
-from hpcstencil.simulation.summary import Summary, tell
+from hpcstencil.simulation.summary import Summary, report
 
 
 def decomposed(processes, shape=(600, 500), **tables):
@@ -133,5 +133,5 @@ def test_coefficients_of_several_coordinates_shorten_the_block_that_is_measured(
 def test_the_summary_shows_prediction_and_measurement():
     summary = Summary(path=None, steps=10, exchange="MPI messages", steps_per_exchange=8, predicted=2e-3)
     summary = replace(summary, seconds={**summary.seconds, "computing": 0.03})
-    assert "by MPI messages, every 8 steps; a step took 3 ms, 2 ms predicted" in tell(summary)
-    assert "by MPI messages, every step\n" in tell(replace(summary, steps_per_exchange=1, predicted=None))
+    assert "by MPI messages, every 8 steps; a step took 3 ms, 2 ms predicted" in report(summary)
+    assert "by MPI messages, every step\n" in report(replace(summary, steps_per_exchange=1, predicted=None))

@@ -20,7 +20,7 @@ from hpcstencil.simulation.prepared import Decomposed
 from hpcstencil.simulation.restart import Options
 from hpcstencil.simulation.run import run as run_problem
 from hpcstencil.simulation.stepping import Stepping
-from hpcstencil.simulation.summary import tell
+from hpcstencil.simulation.summary import report
 from hpcstencil.validation.errors import StoppedEarly
 from hpcstencil.validation.toml_text import dumps
 
@@ -83,7 +83,7 @@ def run(tmp_path, monkeypatch):
         problem, processes = build(config), OneProcess()
         options = Options(tmp_path / output, resume=resume, quiet=True, overrides=overrides)
         decomposed = Decomposed.of(problem, 1, 1)
-        return tell(run_problem(decomposed, options, processes, jax.local_devices()[:1], Request()))
+        return report(run_problem(decomposed, options, processes, jax.local_devices()[:1], Request()))
 
     return run
 

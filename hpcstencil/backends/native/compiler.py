@@ -65,10 +65,10 @@ def identity() -> str:
 
     Compiled code depends on these and on its source.
     """
-    return "\n".join([*compiler(), _told([*compiler(), "--version"])[1], *FLAGS, *LIBRARIES, _processor()])
+    return "\n".join([*compiler(), _output_of([*compiler(), "--version"])[1], *FLAGS, *LIBRARIES, _processor()])
 
 
-def _told(command: Sequence[str], tries: int = 3) -> tuple[int, str, str]:
+def _output_of(command: Sequence[str], tries: int = 3) -> tuple[int, str, str]:
     """Run a command and return (exit status, stdout, stderr). Raises Unsupported if it cannot be run."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -76,7 +76,7 @@ def _told(command: Sequence[str], tries: int = 3) -> tuple[int, str, str]:
         # EFAULT was seen once in a few thousand starts, under load, while another thread imported jax (docs/robustness.md).
         # Without the compiler, the run would use another kernel, which rounds differently.
         if error.errno == errno.EFAULT and tries > 1:
-            return _told(command, tries - 1)
+            return _output_of(command, tries - 1)
         raise Unsupported(f"{command[0]} cannot be run: {error.strerror}") from None
     return done.returncode, done.stdout, done.stderr
 
@@ -234,14 +234,14 @@ def _compile(text: str, made: Path, options: Sequence[str]) -> Path:
 def _run(arguments: Sequence[str], made: Path) -> Path:
     """Run the compiler so that it makes the file ``made``, and return its path."""
     command = [*compiler(), *FLAGS, *arguments, "-o", str(made), *LIBRARIES]
-    status, _, said = _told(command)
+    status, _, said = _output_of(command)
     if status or not made.exists():
-        told = next(
+        error = next(
             (line for line in said.splitlines() if "error" in line.lower() or "No space" in line), said.strip()[:300]
         )
         name = compiler()[0]
-        told = told or f"it printed no error; set CXX to a compiler that works, if {name} compiles no C++ at all"
-        raise Unsupported(f"{name} does not compile the program (status {status}): {told}")
+        error = error or f"it printed no error; set CXX to a compiler that works, if {name} compiles no C++ at all"
+        raise Unsupported(f"{name} does not compile the program (status {status}): {error}")
     return made
 
 
@@ -250,21 +250,21 @@ MESH = 64 << 20  # bytes; a third-level cache of this size or more belongs to ma
 
 def cache_bytes() -> int:
     """Return the size of a core's L2 cache in bytes; 512 KiB if unknown."""
-    return _told_cache(2) or 512 << 10
+    return _cache_size(2) or 512 << 10
 
 
 def cache_is_far() -> bool:
     """Return whether the L3 cache is so large (`MESH`) that it is probably spread over a server's mesh and slow to reach."""
-    return _told_cache(3) >= MESH
+    return _cache_size(3) >= MESH
 
 
 @once
 def cache_share() -> int:
     """Return a core's share of the L3 cache in bytes; 0 if unknown."""
-    return _told_cache(3, shared=True)
+    return _cache_size(3, shared=True)
 
 
-def _told_cache(level: int, shared: bool = False) -> int:
+def _cache_size(level: int, shared: bool = False) -> int:
     """Return the size in bytes of a core's cache of this level; 0 if unknown.
 
     If it is ``shared``, divide it by the number of processors that share it.
@@ -272,8 +272,8 @@ def _told_cache(level: int, shared: bool = False) -> int:
     for index in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
         try:
             if (index / "level").read_text(encoding="utf-8").strip() == str(level):
-                told = (index / "size").read_text(encoding="utf-8").strip()
-                size = int(told.rstrip("KMG")) * {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}[told[-1]]
+                text = (index / "size").read_text(encoding="utf-8").strip()
+                size = int(text.rstrip("KMG")) * {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}[text[-1]]
                 mask = (index / "shared_cpu_map").read_text(encoding="utf-8") if shared else "1"
                 return size // max(1, int(mask.replace(",", ""), 16).bit_count())
         except (OSError, ValueError, KeyError):

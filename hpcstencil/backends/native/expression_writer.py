@@ -208,8 +208,8 @@ class Writer(ABC):
         if tree.function in OPERATORS:
             return f"{values[0]} {OPERATORS[tree.function]} {values[1]}"
         if tree.function in COMPARISONS:
-            told = f"{values[0]} {COMPARISONS[tree.function]} {values[1]}"
-            return f"choose({told}, one<{self.kind}>(), zero<{self.kind}>())"
+            condition = f"{values[0]} {COMPARISONS[tree.function]} {values[1]}"
+            return f"choose({condition}, one<{self.kind}>(), zero<{self.kind}>())"
         if tree.function == "where":
             return f"choose({values[0]} != zero<{self.kind}>(), {values[1]}, {values[2]})"
         return f"f_{tree.function}({', '.join(values)})"

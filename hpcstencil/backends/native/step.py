@@ -236,9 +236,11 @@ class Planner:
         held: dict[Node, int] = {}
         for name in names:
             held |= {Field(name): values[0][name], Field(NEW + name): end[name], Field(ERROR + name): estimates[name]}
-        told = range(len(self.fields), len(self.fields) + len(names))
-        self.add({n: value_of(tree) for n, tree in zip(told, self.problem.errors().values(), strict=True)}, held, last)
-        return list(told)
+        numbers = range(len(self.fields), len(self.fields) + len(names))
+        self.add(
+            {n: value_of(tree) for n, tree in zip(numbers, self.problem.errors().values(), strict=True)}, held, last
+        )
+        return list(numbers)
 
     def inject(self, name: str, moved: dict[str, int], node: float) -> None:
         """Plan that values are added to a field of `Problem.injected`, whose array is in ``moved``, at the time ``node``."""
