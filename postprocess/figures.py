@@ -225,8 +225,8 @@ def diagnostics_figure(view: FileView) -> Figure:
 CLIPPED = 99.0  # percent of the samples of many receivers within the ends of the colour scale
 
 
-def probes_figure(view: FileView, name: str, samples: NDArray[np.floating]) -> Figure:
-    """Draw the ``samples``, of shape (times, receivers), of a table of [probes].
+def probes_figure(view: FileView, name: str, samples: NDArray[np.floating], member: int | None = None) -> Figure:
+    """Draw the ``samples``, of shape (times, receivers), of a table of [probes]; in an ensemble those of a ``member``.
 
     A few receivers are drawn as lines, many as an image with a column per receiver and time downwards, like a shot gather.
     Raises RequestProblem if there are no samples.
@@ -240,6 +240,8 @@ def probes_figure(view: FileView, name: str, samples: NDArray[np.floating]) -> F
     head(axes, as_text(textwrap.shorten(view.title, 70, placeholder=" ...")))
     unit = "" if probes.units == "1" else f" ({probes.units})"
     label = as_text(f"{probes.long_name}{unit} at {name}")
+    if member is not None:
+        axes.set_title(as_text(member_text(view, member)), loc="left", fontsize=10, color="0.1")
     if probes.count <= MOST_LINES:
         for number, line in enumerate(samples.T):
             place = ", ".join(f"{along[number]:.4g}" for along in probes.places.values())

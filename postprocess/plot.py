@@ -93,7 +93,9 @@ def plot_probes(path: str | Path, name: str, output: str | Path | None = None, m
     by default the first. Raises the same errors as `plot_field`.
     """
     view = read_view(path)
-    return _save(probes_figure(view, name, read_samples(view, name, member)), output or _beside(path, f"{name}.png"))
+    samples = read_samples(view, name, member)
+    shown = (member or 0) if "member" in view.coordinates else None
+    return _save(probes_figure(view, name, samples, shown), output or _beside(path, f"{name}.png"))
 
 
 @rc_context(STYLE)

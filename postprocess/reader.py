@@ -162,7 +162,9 @@ class FileView:
         Raises RequestProblem, with the nearest name as a suggestion, if there is no such field.
         """
         if not self.fields:
-            raise FileProblem(f"{self.path} holds no fields.")
+            of = self.attributes.get("of")
+            state = f", since it is a checkpoint of a {of}, from which --resume continues" if of else ""
+            raise FileProblem(f"{self.path} holds no fields{state}.")
         if name is None:
             return next(iter(self.fields.values()))
         if name in self.fields:
@@ -239,8 +241,12 @@ def read_view(path: str | Path) -> FileView:
         kind = found.get("kind", "output" if "time" in file else "")
         if kind in RESULTS:
             raise FileProblem(
-                f"{path} is the result of `hpcstencil {kind}`: `hpcstencil plot`, without options, draws it, and hs.open "
-                "reads it."
+                f"{path} is the result of `hpcstencil {kind}`, without fields to choose from: `hpcstencil plot {path}` draws "
+                "all of it, and hs.open reads it."
+            )
+        if kind == "sweep":
+            raise FileProblem(
+                f"{path} is a table of `hpcstencil sweep collect`, without fields: open table.csv or table.png beside it."
             )
         if kind not in ("output", "checkpoint"):
             raise FileProblem(
@@ -305,7 +311,9 @@ def _require_file(path: Path) -> None:
     except OSError as error:
         raise FileProblem(f"{path} cannot be read: {error.strerror}; {wanted}.") from error
     if stat.S_ISDIR(mode):
-        raise FileProblem(f"{path} is a directory: {wanted}; for a sweep, use hpcstencil sweep collect {path}.")
+        is_sweep = (path / "plan.json").exists()
+        use = f"for a sweep, use hpcstencil sweep collect {path}" if is_sweep else "choose a file in it"
+        raise FileProblem(f"{path} is a directory: {wanted}; {use}.")
     if not stat.S_ISREG(mode):  # to open a pipe could take for ever
         raise FileProblem(f"{path} is a device or pipe: {wanted}.")
 

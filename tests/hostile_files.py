@@ -163,7 +163,7 @@ OUTPUTS = {
     "title is two texts": (attribute("title", ["a", "b"]), "a text in the attribute 'title'"),
     "title is not UTF-8": (attribute("title", np.bytes_(b"\xff\xfe")), None),
     "kind is a number": (attribute("kind", 1), "a text in the attribute 'kind'"),
-    "kind is another": (attribute("kind", "sweep"), "not one that hpcstencil wrote"),
+    "kind is another": (attribute("kind", "other"), "not one that hpcstencil wrote"),
     "complete is a text": (attribute("complete", "yes"), "a whole number in the attribute 'complete'"),
     "complete is a list": (attribute("complete", [1, 2]), "a whole number in the attribute 'complete'"),
     "input is a number": (attribute("input", 7.5), "a text in the attribute 'input'"),

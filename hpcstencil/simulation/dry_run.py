@@ -20,13 +20,14 @@ from hpcstencil.config.paths import stream_paths
 from hpcstencil.config.provenance import to_toml
 from hpcstencil.config.settings import Config
 from hpcstencil.config.streams import StreamConfig
+from hpcstencil.equations import SupportsCfl
 from hpcstencil.numerics.finite_differences import Weights
 from hpcstencil.numerics.schedule import ROUND
 from hpcstencil.numerics.topology import Topology
 from hpcstencil.problem.parameter_files import key_of
 from hpcstencil.problem.problem import Problem
 from hpcstencil.problem.solid_mask import ALL_SOLID, solid_in_file
-from hpcstencil.problem.stability import cfl_step
+from hpcstencil.problem.stability import cfl_step, stable_dt
 from hpcstencil.runtime.walltime import within
 from hpcstencil.simulation.checkpoint_time import seconds_to_checkpoint
 from hpcstencil.simulation.memory_estimate import memory
@@ -51,9 +52,9 @@ def report(prepared: Prepared) -> str:
     itemsize = np.dtype(config.numerics.precision).itemsize
     fields, topology = len(problem.fields) * problem.copies, plan.topology
     block = " x ".join(str(stop - start) for start, stop in topology.block(0))
-    needed = memory(prepared)
+    needed, seconds = memory(prepared), within(seconds_to_checkpoint(problem))
     lines = [
-        to_toml(_without_long_lists(config)).rstrip(),
+        to_toml(_without_long_lists(_with_all_parameters(problem))).rstrip(),
         "",
         *_stencils(config),
         *_geometry(config),
@@ -63,7 +64,8 @@ def report(prepared: Prepared) -> str:
         f"stencil radius        {' x '.join(map(str, plan.radius))} cells, {_stages(plan.stages)} per step",
         f"processes             {' x '.join(map(str, topology.processes))}, largest block {block} cells",
         f"devices per process   {' x '.join(map(str, topology.devices))}, tiles {' x '.join(map(str, topology.tiles))}",
-        f"steps per exchange    {plan.steps_per_exchange or 'one stage'}, halo {' x '.join(map(str, plan.halo))} cells",
+        f"steps per exchange    {plan.steps_per_exchange or 'one stage'}, halo {' x '.join(map(str, plan.halo))} cells"
+        f"{_may_be_changed(config, topology)}",
         f"memory per process    {bytes_text(needed)} of field arrays, beside the program's own {PROGRAM}{_too_much(needed)}",
         f"halo per step         {bytes_text(plan.halo_bytes_per_step(fields, itemsize))} sent and received by a process",
         f"kernel                {prepared.choice.why}",
@@ -74,10 +76,27 @@ def report(prepared: Prepared) -> str:
         f"output                {_output(problem, itemsize)}",
         *_streams(problem, itemsize),
         *_probes(problem, itemsize),
-        f"stopping early        within {within(seconds_to_checkpoint(problem)):.0f} s of a signal, with a checkpoint; a run "
-        "with a walltime begins to stop that long before it",
+        f"stopping early        within {seconds:.0f} s of a signal, with a checkpoint; a run with a walltime begins to "
+        f"stop {seconds:.0f} s before it",
     ]
     return "\n".join(lines)
+
+
+def _with_all_parameters(problem: Problem) -> Config:
+    """Return the input with the default values of parameters of a built-in equation or a class too."""
+    config, equation = problem.config, problem.config.equation
+    defaults = getattr(problem.equation, "parameters", {})
+    parameters = {**defaults, **equation.parameters}
+    known = {
+        name: value for name, value in parameters.items() if name not in equation.series and name in problem.symbols
+    }
+    return replace(config, equation=replace(equation, parameters={**known, **equation.parameters}))
+
+
+def _may_be_changed(config: Config, topology: Topology) -> str:
+    """Return a remark if a run may choose other steps per exchange, by what it measures; else ""."""
+    free = config.decomposition.steps_per_exchange == "auto" and topology.size > 1
+    return "; a run measures, and may choose others" if free else ""
 
 
 def _stages(count: int) -> str:
@@ -220,12 +239,20 @@ def _memory(problem: Problem) -> str:
 def _time_step(problem: Problem) -> str:
     time = problem.config.time
     if time.dt is not None:
-        return f"{time.dt:g}, fixed"
+        return f"{time.dt:g}, fixed{_share_of_stable(problem, time.dt)}"
     if time.tolerance is not None:
         return f"such that the estimated error stays below tolerance = {time.tolerance:g}"
     if problem.step_follows_solution:
         return f"cfl = {time.cfl:g} of the stable step, which depends on the solution"
     return f"{cfl_step(problem, {}):.6g} (cfl = {time.cfl:g})"
+
+
+def _share_of_stable(problem: Problem, dt: float) -> str:
+    """Return how much of the stable step ``dt`` is, if that is known before the run and limited; else ""."""
+    if not isinstance(problem.equation, SupportsCfl) or problem.rates_follow_solution:
+        return ""
+    stable = min(stable_dt(run, {}) for run in problem.members or (problem,))
+    return f": {100 * dt / stable:.3g} % of the stable step {stable:.6g}" if 0 < stable < math.inf else ""
 
 
 def step_count(problem: Problem) -> int | None:
@@ -297,7 +324,10 @@ def _predicted(problem: Problem, kernel: str, topology: Topology) -> str:
     """Return the predicted wall time as text, from the stored speed of this machine."""
     speed, steps = step_speed(problem, kernel, topology), step_count(problem)
     if speed is None:
-        return "unknown; run `hpcstencil bench INPUT.toml` once"
+        several = topology.size > 1
+        launch, here = (f"mpirun -n {topology.size} ", f" on {topology.size} processes") if several else ("", "")
+        return f"unknown{here}; run `{launch}hpcstencil bench INPUT.toml` once"
     if steps is None:
         return f"{speed / 1e6:.4g} Mcell/s measured; the number of steps depends on the solution"
-    return f"{problem.cells * steps / speed:.3g} s of computing, at {speed / 1e6:.4g} Mcell/s measured here"
+    what = "a forward run" if problem.config.gradient.of else "computing"
+    return f"{problem.cells * steps / speed:.3g} s of {what}, at {speed / 1e6:.4g} Mcell/s measured here"

@@ -76,6 +76,7 @@ def override(raw: Mapping[str, object], overrides: Sequence[str]) -> dict[str, A
     result = _copy(raw)
     for text in overrides:
         path, value = parse_override(text)
+        path = _as_spelled(result, path)
         node = result
         for depth, name in enumerate(path[:-1]):
             node = node.setdefault(name, {})
@@ -89,6 +90,29 @@ def override(raw: Mapping[str, object], overrides: Sequence[str]) -> dict[str, A
             node.pop(displaced[-1], None)
         node[path[-1]] = value
     return result
+
+
+def _as_spelled(tables: Mapping[str, Any], path: Path) -> Path:
+    """The key ``path`` as the input spells it: the names in tables such as [fit.lower] may be quoted, as in "equation.D", or
+    not."""
+    node: Any = tables
+    for depth, name in enumerate(path):
+        if not isinstance(node, Mapping):
+            break
+        for rest in ((".".join(path[depth:]),), (*name.split("."), *path[depth + 1 :])):
+            if _holds(node, rest):
+                return (*path[:depth], *rest)
+        node = node.get(name)
+    return path
+
+
+def _holds(table: Any, path: Path) -> bool:
+    """Whether nested tables have a value at this path."""
+    for name in path:
+        if not isinstance(table, Mapping) or name not in table:
+            return False
+        table = table[name]
+    return True
 
 
 def alternatives(path: Path) -> list[Path]:

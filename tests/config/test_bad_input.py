@@ -169,6 +169,7 @@ EXTREMES = {
     "time.cfl=1e300": ("steps                 about 1", "time.cfl = 1e+300"),
     "output.every=0.01": ("every = 0.01", ""),
     "output.every=1e300": ("every = 1e+300", ""),
+    "time.dt=0.01": ("time step             0.01, fixed: ", ""),
     "equation.D=1/x": ('D = "1/x"', ""),
     "equation.D=" + "+".join(["x"] * 2000): ("predicted time", "beyond the stable step"),
     "checkpoint.every_minutes=1e300": ("every_minutes = 1e+300", ""),

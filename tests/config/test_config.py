@@ -268,6 +268,15 @@ def test_table_replaces_table_and_overrides_apply_in_turn():
     assert raw == {"boundary": {"x": {"lower": 1, "upper": 2}}, "time": {"end": 1}}
 
 
+@pytest.mark.parametrize("given", [{"equation.c": 1.4}, {"equation": {"c": 1.4}}], ids=["quoted", "nested"])
+@pytest.mark.parametrize("key", ["fit.lower.equation.c", 'fit.lower."equation.c"'])
+def test_an_override_replaces_a_dotted_name_however_it_is_spelled(given, key):
+    raw = {"fit": {"lower": {**given, "equation.rho": 1.0}}}
+    (name, inner) = next(iter(given.items()))
+    expected = {"c": 1.0} if isinstance(inner, dict) else 1.0
+    assert override(raw, [f"{key}=1.0"])["fit"]["lower"] == {name: expected, "equation.rho": 1.0}
+
+
 @pytest.mark.parametrize(
     "table, old, new",
     [("time", "dt", "cfl"), ("time", "cfl", "dt"), ("time", "dt", "tolerance"), ("output", "every", "every_steps"),

@@ -274,7 +274,7 @@ def test_a_picture_of_a_gradient(command):
     assert (status, out) == (0, "input.gradient.png\n"), err
     assert Path("input.gradient.png").read_bytes()[1:4] == b"PNG"
     status, _, err = command("plot", "input.gradient.h5", "--field", "u")
-    assert status == 2 and "is the result of `hpcstencil gradient`: `hpcstencil plot`, without options, draws it" in err
+    assert status == 2 and "is the result of `hpcstencil gradient`, without fields to choose from" in err
     assert command("gradient", STATE, "--set", 'gradient.of=["equation.D"]')[0] == 0
     status, _, err = command("plot", "initial_state.gradient.h5")
     assert status == 2 and "nothing to draw but numbers: d misfit / d equation.D = " in err

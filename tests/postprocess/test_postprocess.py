@@ -176,6 +176,13 @@ def test_missing_file_directory_and_foreign_hdf5(tmp_path):
         read_view(tmp_path / "none.h5")
     with pytest.raises(FileProblem, match="is a directory"):
         read_view(tmp_path)
+    (tmp_path / "plan.json").touch()
+    with pytest.raises(FileProblem, match="for a sweep, use hpcstencil sweep collect"):
+        read_view(tmp_path)
+    with h5py.File(tmp_path / "table.h5", "w") as file:
+        file.attrs["kind"] = "sweep"
+    with pytest.raises(FileProblem, match=r"a table of `hpcstencil sweep collect`.*open table.csv"):
+        read_view(tmp_path / "table.h5")
     with h5py.File(tmp_path / "other.h5", "w") as file:
         file["a"] = 1.0
     with pytest.raises(FileProblem, match="not one that hpcstencil wrote"):
@@ -363,7 +370,8 @@ def test_all_columns_of_probes_are_equally_wide(plane, places, ends):
 def test_equal_samples_of_probes_are_drawn_with_different_dashes(plane):
     probes = Probes("u", "1", {"x": centres(5)}, np.array([0.0, 0.2, 0.4]))
     view = dataclasses.replace(read_view(plane), probes={"line": probes})
-    axes = probes_figure(view, "line", np.ones((3, 5))).axes[0]
+    axes = probes_figure(view, "line", np.ones((3, 5)), member=2).axes[0]
+    assert axes.get_title(loc="left") == "member = 2"
     assert len({str(line._dash_pattern) for line in axes.lines}) == 5
     assert not axes.spines["right"].get_visible()
 
