@@ -35,7 +35,7 @@ from hpcstencil.runtime.communicator import OneProcess
 from hpcstencil.runtime.devices import bind_devices, gpus, start_jax
 from hpcstencil.simulation.compose import compose
 from hpcstencil.simulation.prepared import Choice, Decomposed, prepared_with
-from hpcstencil.simulation.simulation import Simulation
+from hpcstencil.simulation.simulation import ComposedSimulation
 from hpcstencil.validation.errors import InputError
 
 STEPS_COMPARED = 5
@@ -75,7 +75,7 @@ def problem_of(tables: dict[str, Any], shape: tuple[int, ...], precision: str) -
     return Decomposed.of(problem, 1, 1)
 
 
-def simulation_of(decomposed: Decomposed, kernel: str, device: Any, strips: bool = False) -> Simulation:
+def simulation_of(decomposed: Decomposed, kernel: str, device: Any, strips: bool = False) -> ComposedSimulation:
     """Compose a simulation; with ``strips`` its block exchanges them with itself along its periodic axes."""
     prepared = prepared_with(decomposed, Choice(kernel), OneProcess(), 1)
     if strips:
@@ -83,7 +83,7 @@ def simulation_of(decomposed: Decomposed, kernel: str, device: Any, strips: bool
     return compose(prepared, OneProcess(), (device,))
 
 
-def begun(simulation: Simulation) -> tuple[dict[str, Any], dict[str, Any]]:
+def begun(simulation: ComposedSimulation) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return random fields after a few steps: on the device, and as numpy arrays by name."""
     rng, names = np.random.default_rng(1), simulation.problem.fields
     shape, dtype = simulation.problem.config.grid.shape, simulation.dtype
@@ -92,15 +92,15 @@ def begun(simulation: Simulation) -> tuple[dict[str, Any], dict[str, Any]]:
     return after, simulation.get(after, names)
 
 
-def steps_of(simulation: Simulation, count: int) -> StepRange:
+def steps_of(simulation: ComposedSimulation, count: int) -> StepRange:
     """Return a range of steps of the input's size."""
     return StepRange(0.0, 0, simulation.problem.config.time.dt, count)
 
 
-def microseconds(simulations: Sequence[Simulation], fields: Sequence[dict[str, Any]]) -> list[float]:
+def microseconds(simulations: Sequence[ComposedSimulation], fields: Sequence[dict[str, Any]]) -> list[float]:
     """Time the simulations in turns, and return the best time of a step of each."""
 
-    def stepping(simulation: Simulation) -> Callable[[Any, int], Any]:
+    def stepping(simulation: ComposedSimulation) -> Callable[[Any, int], Any]:
         return lambda u, rounds: simulation.advance(u, steps_of(simulation, STEPS_PER_ROUND * rounds))
 
     actions = [in_place(stepping(one), [u]) for one, u in zip(simulations, fields, strict=True)]

@@ -77,7 +77,7 @@ def measure_as_rank(path: str) -> None:
             asked = replace(config, decomposition=replace(config.decomposition, exchange=exchange))
             decomposed = decomposed_of(replace(problem, config=asked), communicator.size, count)
             lowered = decomposed.lowered("native")
-            lowered.lack(devices[0], decomposed.topology)
+            lowered.lack(decomposed.topology)
             costs = measured_costs(lowered, decomposed.problem, decomposed.topology, communicator)
             auto = prepared_with(decomposed, native, communicator, costs=costs).plan.steps_per_exchange
             ways[exchange] = decomposed, costs, auto

@@ -28,7 +28,7 @@ from hpcstencil.runtime.signals import Request
 from hpcstencil.simulation.event_loop import StopRequests
 from hpcstencil.simulation.initial_state import at_walls
 from hpcstencil.simulation.prepared import Decomposed
-from hpcstencil.simulation.simulation import Simulation
+from hpcstencil.simulation.simulation import ComposedSimulation
 from hpcstencil.validation.errors import StoppedEarly
 
 
@@ -58,7 +58,7 @@ def members_from(
     expressed = tuple(name for name in first.initial if name not in set(found))
     adjoint = adjoint_of(first, expressed, verified)
 
-    def compose(blocks: Decomposed) -> Simulation:
+    def compose(blocks: Decomposed) -> ComposedSimulation:
         return simulation_of(blocks.problem, communicator, devices, kernel)
 
     forward = simulation_of(first, communicator, devices, kernel)

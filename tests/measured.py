@@ -11,7 +11,7 @@ from hpcstencil.numerics.schedule import Clock
 from hpcstencil.runtime.communicator import Communicator
 from hpcstencil.runtime.stopwatch import Stopwatch
 from hpcstencil.simulation.finite_check import FiniteCheck
-from hpcstencil.simulation.simulation import Simulation
+from hpcstencil.simulation.simulation import ComposedSimulation
 from hpcstencil.simulation.state import State
 from hpcstencil.simulation.stepping import Stepping
 
@@ -82,7 +82,7 @@ def measured(stepping: Stepping, calls: int) -> list[tuple[float, list[float], l
     return found
 
 
-def computed_anew(simulation: Simulation, state: State) -> tuple[list[float], list[float]]:
+def computed_anew(simulation: ComposedSimulation, state: State) -> tuple[list[float], list[float]]:
     """(minima, maxima) of the measured quantities of a state, from its fields alone."""
     copied = {name: jax.device_put(np.array(array), array.sharding) for name, array in state.fields.items()}
     low, high, _ = simulation.extremes.extremes(copied, simulation.problem.parameters, state.clock.time)

@@ -36,7 +36,7 @@ from hpcstencil.simulation.backend_choice import unfit
 from hpcstencil.simulation.compose import compose
 from hpcstencil.simulation.diagnostics import Diagnostics
 from hpcstencil.simulation.prepared import Choice, Decomposed, prepared_with
-from hpcstencil.simulation.simulation import Simulation
+from hpcstencil.simulation.simulation import ComposedSimulation
 from hpcstencil.symbolic import numpy_evaluate
 from hpcstencil.symbolic.differentiate import exact
 from hpcstencil.symbolic.parser import Scope, parse
@@ -76,7 +76,7 @@ def problem_of(**tables: Any) -> Problem:
 
 def simulation_of(
     problem: Problem, communicator: Communicator | None = None, devices: int = 1, kernel: str = "shift"
-) -> Simulation:
+) -> ComposedSimulation:
     """The problem on ``devices`` local devices of each process (default: this process alone)."""
     communicator = communicator or OneProcess()
     assert len(jax.local_devices()) >= devices, "this process has fewer devices, and would compute something else"
@@ -90,14 +90,14 @@ def simulation_of(
     return compose(prepared, communicator, jax.local_devices()[:devices])
 
 
-def steps_in_place(simulation: Simulation, threads: int = 1) -> bool:
+def steps_in_place(simulation: ComposedSimulation, threads: int = 1) -> bool:
     """Whether native code steps where the fields are: tiles have room for just another copy of them."""
     problem, topology = simulation.problem, simulation.plan.topology
     cells = len(problem.fields) * math.prod(topology.capacity())
     return cells_beside(program(problem), topology, simulation.plan.steps_per_exchange, threads) != cells
 
 
-def random_block(problem: Problem, simulation: Simulation, seed: int = 1) -> dict[str, np.ndarray]:
+def random_block(problem: Problem, simulation: ComposedSimulation, seed: int = 1) -> dict[str, np.ndarray]:
     """This process's block of random global fields; memory fields of absorbing layers, which always begin at 0, are 0."""
     rng = np.random.default_rng(seed)
     index = tuple(slice(*r) for r in simulation.ranges)
@@ -107,7 +107,9 @@ def random_block(problem: Problem, simulation: Simulation, seed: int = 1) -> dic
     return {name: block * (name not in problem.memory or name not in problem.trees) for name, block in blocks.items()}
 
 
-def stepped(problem: Problem, simulation: Simulation, steps: int, dt: float, seed: int = 1) -> dict[str, np.ndarray]:
+def stepped(
+    problem: Problem, simulation: ComposedSimulation, steps: int, dt: float, seed: int = 1
+) -> dict[str, np.ndarray]:
     """This process's blocks after ``steps`` steps from random fields, or from those that the input gives."""
     given = problem.config.initial.expressions
     fields = simulation.initial_fields() if given else simulation.put(random_block(problem, simulation, seed))
@@ -135,7 +137,7 @@ def integrate(problem: Problem, kernel: str = "shift") -> dict[str, np.ndarray]:
     return integrated(problem, simulation_of(problem, kernel=kernel))[0]
 
 
-def integrated(problem: Problem, simulation: Simulation) -> tuple[dict[str, np.ndarray], Clock]:
+def integrated(problem: Problem, simulation: ComposedSimulation) -> tuple[dict[str, np.ndarray], Clock]:
     """This process's blocks and the clock at the end of a problem."""
     schedule, clock, fields = problem.schedule(), Clock(), simulation.initial_fields()
     while not schedule.finished(clock):

@@ -454,7 +454,7 @@ def unknowns_of(
             found.append(Unknown(key, _kind(problem, key, name, given_as), name, 0.0 if series is None else series.dt))
         else:
             known = [at("initial", field) for field in problem.shown] + [
-                at("equation", name) for name in problem.symbols
+                at("equation", name) for name, node in problem.symbols.items() if _kind_of(name, node)
             ]
             raise unknown(given_as, "name", key, known)
     if not found:
@@ -465,12 +465,16 @@ def unknowns_of(
     return tuple(found)
 
 
+def _kind_of(name: str, node: Node) -> str | None:
+    """The kind of an unknown that the ``node`` of a parameter has; None for an expression."""
+    return (
+        "series" if isinstance(node, Series) else {Parameter(name): "number", parameter_field(name): "array"}.get(node)
+    )
+
+
 def _kind(problem: Problem, key: str, name: str, given_as: str) -> str:
     """The kind of the parameter ``name``. Raises InputError if there is no gradient with respect to it yet."""
-    node = problem.symbols[name]
-    kind = {Parameter(name): "number", parameter_field(name): "array"}.get(node)
-    if kind is None and isinstance(node, Series):
-        kind = "series"
+    kind = _kind_of(name, problem.symbols[name])
     if kind is None:
         raise InputError(
             f"{given_as}: expected a number, an array with one value per cell or a time series, but {key} is an expression; "

@@ -78,7 +78,7 @@ class TwoStepPart(Enum):
 
 
 def reversed_two_step(
-    method: Method, with_states: bool, timed: Collection[int] = ()
+    method: Method, with_states: bool, timed: Collection[int]
 ) -> tuple[Method, dict[int, TwoStepPart]]:
     """The method whose step reverses a step of a two-step ``method``, and the part that it evaluates at each stage value.
 
@@ -134,9 +134,9 @@ def reversed_steps(
     steps: int,
     with_states: bool,
     apart: bool,
-    moved_by: Mapping[int, Collection[int]] | None = None,
-    timed: Collection[int] = (),
-    with_operands: Collection[int] = (),
+    moved_by: Mapping[int, Collection[int]] | None,
+    timed: Collection[int],
+    with_operands: Collection[int],
 ) -> Reversed:
     """The method whose step reverses some ``steps`` of ``method``, which must not be a multistep one.
 

@@ -24,7 +24,7 @@ from hpcstencil.adjoint.problem import ADJOINT, GRADIENT, Adjoint, Tape, parts_o
 from hpcstencil.adjoint.stages import by_stage, one_by_one
 from hpcstencil.numerics.integrators import Method, Stage
 from hpcstencil.problem.problem import Problem
-from hpcstencil.symbolic.differentiate import STEPS
+from hpcstencil.symbolic.differentiate import PIECEWISE_CONSTANT
 from hpcstencil.symbolic.expressions import OPERATORS, Field, Node, Pointwise, has_own_ghosts, rebuilt
 
 TAPE, OPERAND = "tape.", "operand."  # and numbers: fields
@@ -190,7 +190,7 @@ class _StageTape:
         It has no truth values, and no whole right-hand side of the equation: native code does not round that before it is
         multiplied by dt.
         """
-        if not self.whole or (isinstance(tree, Pointwise) and tree.function in STEPS):
+        if not self.whole or (isinstance(tree, Pointwise) and tree.function in PIECEWISE_CONSTANT):
             return isinstance(tree, Field) and tree.name in self.states
         names = tree.field_names
         changed = any(name.startswith((ADJOINT, GRADIENT)) for name in names)

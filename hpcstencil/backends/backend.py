@@ -311,8 +311,8 @@ class Lowered(Protocol):
     def begin(self) -> None:
         """Start compiling in the background, if there is anything to compile, and return at once."""
 
-    def lack(self, device: jax.Device, topology: Topology) -> str:
-        """Return why this process cannot compute the steps on ``device``, as a clause; "" if it can.
+    def lack(self, topology: Topology) -> str:
+        """Return why this process cannot compute the steps, as a clause; "" if it can.
 
         The call compiles the code that the steps need and waits for it. ``topology`` must hold this process's rank.
         """

@@ -39,7 +39,7 @@ from hpcstencil.numerics.schedule import StepRange
 from hpcstencil.problem.decomposition import MOST_STEPS_PER_EXCHANGE, Plan
 from hpcstencil.runtime.communicator import Communicator, OneProcess
 from hpcstencil.simulation.compose import compose
-from hpcstencil.simulation.simulation import Simulation
+from hpcstencil.simulation.simulation import ComposedSimulation
 
 Run = Callable[[Fields, int], Fields]
 
@@ -57,7 +57,7 @@ class Shares:
     waiting: list[float]
 
 
-def shares(simulation: Simulation, dt: float, fields: Fields, communicator: Communicator) -> Shares:
+def shares(simulation: ComposedSimulation, dt: float, fields: Fields, communicator: Communicator) -> Shares:
     """Time the step loop of a simulation and its parts, with steps of size ``dt``. Collective.
 
     ``fields`` are this process's fields without ghost cells; they are overwritten. The result is equal on all processes.
@@ -78,7 +78,7 @@ def shares(simulation: Simulation, dt: float, fields: Fields, communicator: Comm
     return Shares(total / steps, min(1.0, exchange / total), waiting(total, exchange, *own) if own else [0.0])
 
 
-def shares_by_waiting(simulation: Simulation, action: Action, steps: int) -> Shares:
+def shares_by_waiting(simulation: ComposedSimulation, action: Action, steps: int) -> Shares:
     """Compute `shares` for an exchange that measures how long a process waits for its neighbours.
 
     ``action`` takes rounds of ``steps`` steps.
@@ -105,7 +105,7 @@ def waiting(total: float, exchange: float, own_exchange: np.ndarray, own: np.nda
     return np.maximum(0.0, 1.0 - (own + messages) / total).tolist()
 
 
-def without_messages(simulation: Simulation) -> Simulation:
+def without_messages(simulation: ComposedSimulation) -> ComposedSimulation:
     """Return the simulation of this process's part without messages: its own edge strips become its ghost cells.
 
     Its results are wrong, but the work is the same.
@@ -123,13 +123,13 @@ def steps_of_round(plan: Plan) -> int:
     return every * math.ceil(MOST_STEPS_PER_EXCHANGE / every)
 
 
-def stepping(simulation: Simulation, dt: float, steps: int) -> Run:
+def stepping(simulation: ComposedSimulation, dt: float, steps: int) -> Run:
     """Return a function (fields, rounds) -> fields that takes rounds of ``steps`` time steps of size ``dt`` from t = 0."""
     one = simulation.per_member
     return lambda fields, n: simulation.advance(fields, StepRange(one(0.0), one(0), one(dt), one(n * steps)))
 
 
-def exchanging(simulation: Simulation, steps: int) -> Run:
+def exchanging(simulation: ComposedSimulation, steps: int) -> Run:
     """Return a function (fields, rounds) -> fields that performs only the halo exchanges of ``steps`` steps per round."""
     device_grid, plan = simulation.device_grid, simulation.plan
     widths = device_grid.widths_of(plan.reach)

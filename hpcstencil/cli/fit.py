@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from hpcstencil.fit.run import Fitted
     from hpcstencil.gradient.members import Members
     from hpcstencil.simulation.prepared import Decomposed
-    from hpcstencil.simulation.simulation import Simulation
+    from hpcstencil.simulation.simulation import ComposedSimulation
 
 
 @click.command()
@@ -94,7 +94,7 @@ def _fit(
     limits: Mapping[str, Limits],
     path: Path,
     continued: Path | None,
-    compose: Callable[[Decomposed], Simulation],
+    compose: Callable[[Decomposed], ComposedSimulation],
     request: signals.Request,
     quiet: bool,
 ) -> tuple[Fitted, dict[str, Any]]:

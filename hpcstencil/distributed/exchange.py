@@ -27,13 +27,13 @@ from hpcstencil.distributed.device_blocks import DEVICE_AXIS, Devices
 from hpcstencil.numerics.topology import Topology, positions, ravel, unravel
 from hpcstencil.validation.errors import InputError
 
-Fields = dict[Any, jax.Array]  # arrays of a device's own cells, by name or number
+Arrays = dict[Any, jax.Array]  # arrays of a device's own cells, by name or number
 Strips = tuple[jax.Array, jax.Array]  # strips at the lower and the upper side of a block, each (fields, cells per axis)
 Ghosts = tuple[
     jax.Array | None, jax.Array | None
 ]  # ghost cells beyond the lower and the upper side; None without a neighbour
 Outer = Mapping[int, Strips]  # axis -> ghost cells (lower, upper) that were exchanged outside compiled code, per device
-StripsOf = Callable[[Fields, Outer], Strips]  # (fields, ghost cells of earlier axes) -> strips of all devices
+StripsOf = Callable[[Arrays, Outer], Strips]  # (fields, ghost cells of earlier axes) -> strips of all devices
 
 
 class Exchange(Protocol):
@@ -56,7 +56,7 @@ class Exchange(Protocol):
         decomposed over the devices of a process.
         """
 
-    def outside(self, widths: Sequence[int], strips_along: Callable[[int], StripsOf]) -> Callable[[Fields], Outer]:
+    def outside(self, widths: Sequence[int], strips_along: Callable[[int], StripsOf]) -> Callable[[Arrays], Outer]:
         """Return the function of the fields that does the part of the exchange that precedes compiled code.
 
         The function returns the ghost cells (lower, upper) of this process's devices by axis, an empty dict if the exchange
@@ -80,7 +80,7 @@ class InCompiledCode:
     name = ""
     fused = True
 
-    def outside(self, widths: Sequence[int], strips_along: Callable[[int], StripsOf]) -> Callable[[Fields], Outer]:
+    def outside(self, widths: Sequence[int], strips_along: Callable[[int], StripsOf]) -> Callable[[Arrays], Outer]:
         return nothing
 
     def waited(self) -> float | None:
@@ -181,11 +181,11 @@ class Phased:
             upper = jnp.where(place == topology.devices[axis] - 1, outer[axis][1], upper)
         return lower, upper
 
-    def outside(self, widths: Sequence[int], strips_along: Callable[[int], StripsOf]) -> Callable[[Fields], Outer]:
+    def outside(self, widths: Sequence[int], strips_along: Callable[[int], StripsOf]) -> Callable[[Arrays], Outer]:
         axes = [axis for axis, width in enumerate(widths) if width and self.topology.processes[axis] > 1]
         programs = [(axis, strips_along(axis), self.edges_along(axis)) for axis in axes]
 
-        def exchange(fields: Fields) -> Outer:
+        def exchange(fields: Arrays) -> Outer:
             outer: dict[int, Strips] = {}
             for axis, strips, edges in programs:
                 first, last = jax.device_put(strips(fields, dict(outer)), self.devices.devices[0])
@@ -268,6 +268,6 @@ def of_devices(topology: Topology, axis: int, first: jax.Array, last: jax.Array)
     return lax.ppermute(last, DEVICE_AXIS, upwards), lax.ppermute(first, DEVICE_AXIS, downwards)
 
 
-def nothing(fields: Fields) -> Outer:
+def nothing(fields: Arrays) -> Outer:
     """Return no ghost cells: the result of `Exchange.outside` if the exchange happens inside compiled code."""
     return {}

@@ -24,7 +24,7 @@ from hpcstencil.runtime.communicator import T
 from hpcstencil.runtime.progress import say
 from hpcstencil.simulation.event_loop import StopRequests
 from hpcstencil.simulation.prepared import Decomposed
-from hpcstencil.simulation.simulation import Simulation
+from hpcstencil.simulation.simulation import ComposedSimulation
 from hpcstencil.validation.errors import RESUME, StoppedEarly
 
 
@@ -49,7 +49,7 @@ def fitted(
     limits: Mapping[str, Limits],
     output: Path,
     resumed: Path | None,
-    compose: Callable[[Decomposed], Simulation],
+    compose: Callable[[Decomposed], ComposedSimulation],
     stops: StopRequests,
     longest: Duration,
     quiet: bool = False,

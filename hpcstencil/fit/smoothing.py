@@ -18,7 +18,7 @@ from hpcstencil.numerics.schedule import StepRange
 from hpcstencil.problem.build import build
 from hpcstencil.problem.problem import Problem
 from hpcstencil.simulation.prepared import Decomposed
-from hpcstencil.simulation.simulation import Simulation
+from hpcstencil.simulation.simulation import ComposedSimulation
 
 SMOOTHED = "u"
 Smoother = Callable[[np.ndarray], np.ndarray]
@@ -45,7 +45,7 @@ class SmoothingInTime:
 class Smoothing:
     """Smoothing over ``length``, by the steps of ``heat``, a simulation of `heat_problem`."""
 
-    heat: Simulation
+    heat: ComposedSimulation
     length: float
 
     @property
@@ -81,7 +81,7 @@ def heat_problem(problem: Problem, kernel: str) -> Problem:
 
 
 def smoothings_of(
-    simulation: Simulation, lengths: Mapping[str, float], compose: Callable[[Decomposed], Simulation]
+    simulation: ComposedSimulation, lengths: Mapping[str, float], compose: Callable[[Decomposed], ComposedSimulation]
 ) -> dict[str, Smoothing]:
     """Compose smoothing over these lengths, by name, on the blocks of a simulation. Collective."""
     if not lengths:

@@ -18,7 +18,7 @@ from hpcstencil.gradient.reuse_compiled import SweepFor
 from hpcstencil.gradient.reverse_sweep import Result, ReverseSweep
 from hpcstencil.numerics.topology import Range
 from hpcstencil.simulation.initial_state import lower_walls
-from hpcstencil.simulation.simulation import Simulation
+from hpcstencil.simulation.simulation import ComposedSimulation
 from hpcstencil.simulation.solid_cells import solid_block
 from hpcstencil.symbolic import numpy_evaluate
 from hpcstencil.symbolic.expressions import PARAMETER_FIELD, Node
@@ -149,7 +149,7 @@ def box_of(members: Members, start: Vector, limits: Mapping[str, Limits]) -> Box
     return Box(lower, upper, scale, frozen)
 
 
-def _size(forward: Simulation, values: Any) -> float:
+def _size(forward: ComposedSimulation, values: Any) -> float:
     return float(forward.communicator.maximum(np.array([np.abs(values).max()]))[0])
 
 

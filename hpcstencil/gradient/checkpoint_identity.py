@@ -92,7 +92,7 @@ def _refuse_kind(path: Path, attributes: Mapping[str, Any], what: str) -> None:
 
 
 def refuse_changed(
-    path: Path, attributes: Mapping[str, Any], config: Config, digests: Mapping[str, str], free: tuple[str, ...] = FREE
+    path: Path, attributes: Mapping[str, Any], config: Config, digests: Mapping[str, str], free: tuple[str, ...]
 ) -> None:
     """Raise InputError unless the file at ``path``, with these ``attributes``, was made with this input and these data.
 
@@ -113,9 +113,7 @@ def refuse_changed(
         )
 
 
-def refuse_other(
-    path: Path, what: str, config: Config, digests: Mapping[str, str], free: tuple[str, ...] = FREE
-) -> None:
+def refuse_other(path: Path, what: str, config: Config, digests: Mapping[str, str], free: tuple[str, ...]) -> None:
     """Raise InputError unless the checkpoint at ``path`` is sound and of ``what``, with this input and these data.
 
     The values of its arrays are not read. Not collective.

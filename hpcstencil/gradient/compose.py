@@ -21,16 +21,16 @@ from hpcstencil.gradient.stored_states import WHAT, OnDisk, beside
 from hpcstencil.problem.problem import Problem
 from hpcstencil.runtime.communicator import Communicator, agree
 from hpcstencil.simulation.prepared import Decomposed
-from hpcstencil.simulation.simulation import Simulation
+from hpcstencil.simulation.simulation import ComposedSimulation
 from hpcstencil.symbolic.expressions import data_field
 from hpcstencil.validation.errors import InputError
 from hpcstencil.validation.messages import at
 
 
 def sweep_of(
-    forward: Simulation,
+    forward: ComposedSimulation,
     adjoint: Adjoint,
-    compose: Callable[[Decomposed], Simulation],
+    compose: Callable[[Decomposed], ComposedSimulation],
     held: Held,
     tape: bool = True,
 ) -> ReverseSweep:
@@ -44,7 +44,7 @@ def sweep_of(
     communicator, topology = forward.communicator, forward.plan.topology
     devices = len(forward.device_grid.devices.devices)
 
-    def composed(problem: Problem) -> Simulation:
+    def composed(problem: Problem) -> ComposedSimulation:
         return compose(agree(communicator, lambda: Decomposed.of(problem, communicator.size, devices)))
 
     backward, with_tape = None, taped(adjoint, topology, forward.kernel) if tape else adjoint
@@ -95,7 +95,9 @@ def planned(
     return sweep, plan
 
 
-def samples_of(forward: Simulation, backward: Simulation, adjoint: Adjoint, held: Held) -> SampleDerivatives | None:
+def samples_of(
+    forward: ComposedSimulation, backward: ComposedSimulation, adjoint: Adjoint, held: Held
+) -> SampleDerivatives | None:
     """The receivers that the objective sums over; None if there are none. Collective. Raises as `observed_of`."""
     observed = observed_of(forward.problem, forward.communicator, held)
     return None if forward.problem.misfit is None else SampleDerivatives(forward, backward, adjoint, observed)
@@ -112,7 +114,7 @@ def observed_of(problem: Problem, communicator: Communicator, held: Held) -> dic
     return agree(communicator, lambda: problem.observed(held, times) if communicator.rank == 0 else {})
 
 
-def data_of(forward: Simulation, held: Held) -> dict[str, np.ndarray]:
+def data_of(forward: ComposedSimulation, held: Held) -> dict[str, np.ndarray]:
     """This process's blocks of the objective's data on the grid, by field. ``held`` are those from Python, by dotted key.
 
     Raises InputError, on this process alone.

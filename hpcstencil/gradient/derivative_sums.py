@@ -9,14 +9,15 @@ import numpy as np
 from hpcstencil.backends.backend import Reductions
 from hpcstencil.distributed.halo import Fields
 from hpcstencil.distributed.windows import Parameters
-from hpcstencil.simulation.simulation import Simulation
+from hpcstencil.simulation.simulation import ComposedSimulation
 from hpcstencil.symbolic.expressions import Field
 from hpcstencil.validation.errors import NumericsError
 
+IN_OBJECTIVE = "see whether the objective has a square root, a power or a quotient at 0"
 ADVICE = "see whether the equation has a square root, a power or a quotient at 0, and whether dt is stable"
 
 
-def reductions_of(simulation: Simulation, names: Sequence[str]) -> Reductions:
+def reductions_of(simulation: ComposedSimulation, names: Sequence[str]) -> Reductions:
     """The reductions of fields of a simulation. Collective."""
     return simulation.steps.reductions({}, [*map(Field, names)])
 

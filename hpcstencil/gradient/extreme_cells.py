@@ -9,10 +9,12 @@ import numpy as np
 from hpcstencil.adjoint.problem import EXTREMA
 from hpcstencil.distributed.halo import Fields
 from hpcstencil.distributed.windows import Parameters
-from hpcstencil.simulation.simulation import Simulation
+from hpcstencil.simulation.simulation import ComposedSimulation
 
 
-def extreme_cells(simulation: Simulation, fields: Fields, parameters: Parameters, time: float) -> dict[str, np.ndarray]:
+def extreme_cells(
+    simulation: ComposedSimulation, fields: Fields, parameters: Parameters, time: float
+) -> dict[str, np.ndarray]:
     """Return where each tree EXTREMA of a problem has its largest value over the grid, by name. Collective.
 
     The results are bool, of the shape of this process's block. If a value is NaN, no finite one is the largest.
@@ -27,7 +29,7 @@ def extreme_cells(simulation: Simulation, fields: Fields, parameters: Parameters
     return {name: block == high for name, block, high in zip(trees, blocks, largest, strict=True)}
 
 
-def objective_fields(simulation: Simulation, fields: Fields, data: Fields, time: float) -> Fields:
+def objective_fields(simulation: ComposedSimulation, fields: Fields, data: Fields, time: float) -> Fields:
     """Return all fields that the objective of a problem reads: ``fields``, its data, for a tangent the cells of extrema.
 
     Collective.

@@ -11,11 +11,11 @@ from hpcstencil.adjoint.run_steps import RunSteps, added_at
 from hpcstencil.distributed.halo import Fields
 from hpcstencil.gradient.samples import Samples, summed
 from hpcstencil.numerics.schedule import StepRange
-from hpcstencil.simulation.simulation import Simulation
+from hpcstencil.simulation.simulation import ComposedSimulation
 
 
 def to_end(
-    simulation: Simulation,
+    simulation: ComposedSimulation,
     run: RunSteps,
     fields: Fields,
     samples: Samples | None,

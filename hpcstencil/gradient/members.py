@@ -27,7 +27,7 @@ from hpcstencil.io.array_file import ArrayInMemory
 from hpcstencil.problem.problem import Problem
 from hpcstencil.runtime.communicator import T, agree
 from hpcstencil.simulation.prepared import Decomposed
-from hpcstencil.simulation.simulation import Simulation
+from hpcstencil.simulation.simulation import ComposedSimulation
 from hpcstencil.validation.errors import NumericsError
 from hpcstencil.validation.messages import bytes_text
 
@@ -100,7 +100,7 @@ class Members:
     count: int = 0
 
     @property
-    def forward(self) -> Simulation:
+    def forward(self) -> ComposedSimulation:
         """The simulation of the first member."""
         return self.sweeps[0].forward
 
@@ -160,9 +160,9 @@ class Members:
 
 def members_of(
     problem: Problem,
-    forward: Simulation,
+    forward: ComposedSimulation,
     adjoint: Adjoint,
-    compose: Callable[[Decomposed], Simulation],
+    compose: Callable[[Decomposed], ComposedSimulation],
     held: Mapping[str, ArrayInMemory],
     own: frozenset[str],
     expressed: Sequence[str],
@@ -175,7 +175,7 @@ def members_of(
     """
     first = sweep_of(forward, adjoint, compose, data_of_member(problem, held, 0), tape)
     others = [
-        _like(first, member, number, compose, data_of_member(problem, held, number), expressed)
+        _like(first, member, compose, data_of_member(problem, held, number), expressed)
         for number, member in enumerate(problem.members)
         if number
     ]
@@ -185,12 +185,11 @@ def members_of(
 def _like(
     first: ReverseSweep,
     member: Problem,
-    number: int,
-    compose: Callable[[Decomposed], Simulation],
+    compose: Callable[[Decomposed], ComposedSimulation],
     held: Any,
     expressed: Sequence[str],
 ) -> ReverseSweep:
-    """The sweep of the member with this ``number``, which shares the compiled code of the first one. Collective."""
+    """The sweep of a ``member``, with the data ``held`` for it, which shares the compiled code of the first one. Collective."""
     communicator, topology = first.forward.communicator, first.forward.plan.topology
     devices = len(first.forward.device_grid.devices.devices)
     adjoint = agree(communicator, lambda: of_member(first.adjoint, member, expressed))

@@ -11,13 +11,13 @@ from hpcstencil.numerics.schedule import Clock, Leap, StepRange
 from hpcstencil.runtime.stopwatch import Stopwatch
 from hpcstencil.simulation.adaptive_step import Control
 from hpcstencil.simulation.finite_check import FiniteCheck
-from hpcstencil.simulation.simulation import Simulation
+from hpcstencil.simulation.simulation import ComposedSimulation
 from hpcstencil.simulation.state import State
 from hpcstencil.simulation.stepping import Stepping
 from hpcstencil.validation.errors import StoppedEarly
 
 
-def recorded(simulation: Simulation, fields: Fields, check: Callable[[], None]) -> RunSteps:
+def recorded(simulation: ComposedSimulation, fields: Fields, check: Callable[[], None]) -> RunSteps:
     """Take a run from ``fields`` at t = 0, which are overwritten, and return its steps. Collective.
 
     ``check`` is called after each call of compiled code, and may raise StoppedEarly on all processes. Raises NumericsError, on

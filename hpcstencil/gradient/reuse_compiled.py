@@ -9,7 +9,7 @@ from typing import Any
 from hpcstencil.distributed.halo import Fields
 from hpcstencil.gradient.reverse_sweep import Result, ReverseSweep
 from hpcstencil.problem.parameter_files import Blocks
-from hpcstencil.simulation.simulation import Simulation
+from hpcstencil.simulation.simulation import ComposedSimulation
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class SweepFor:
         self,
         numbers: Mapping[str, Any],
         held: Mapping[str, Blocks],
-        begin: Callable[[Simulation], Fields],
+        begin: Callable[[ComposedSimulation], Fields],
         states: int,
     ) -> Result:
         """Return the objective and its gradient for these parameters, and arrays by dotted key. Collective.
@@ -50,7 +50,7 @@ class SweepFor:
         return result
 
 
-def _with(simulation: Simulation, numbers: Mapping[str, Any], held: Mapping[str, Blocks]) -> Simulation:
+def _with(simulation: ComposedSimulation, numbers: Mapping[str, Any], held: Mapping[str, Blocks]) -> ComposedSimulation:
     problem = simulation.problem
     problem = replace(problem, parameters={**problem.parameters, **numbers}, held={**problem.held, **held})
     return simulation.with_problem(problem)

@@ -36,7 +36,7 @@ from hpcstencil.adjoint.run_steps import RunSteps, added_at
 from hpcstencil.backends.backend import Injection, Reductions
 from hpcstencil.distributed.device_grid import Body
 from hpcstencil.distributed.halo import Fields
-from hpcstencil.gradient.derivative_sums import largest_of, reductions_of, sums_of
+from hpcstencil.gradient.derivative_sums import IN_OBJECTIVE, largest_of, reductions_of, sums_of
 from hpcstencil.gradient.extreme_cells import extreme_cells, objective_fields
 from hpcstencil.gradient.forward_run import call_recorded, to_end
 from hpcstencil.gradient.sample_derivatives import SampleDerivatives
@@ -47,7 +47,7 @@ from hpcstencil.gradient.sweep_hooks import NO_HOOKS, UNLIMITED, SweepHooks, Swe
 from hpcstencil.gradient.tape_memory import TapeMemory
 from hpcstencil.numerics.schedule import StepRange
 from hpcstencil.simulation.diagnostics import Diagnostics
-from hpcstencil.simulation.simulation import Simulation
+from hpcstencil.simulation.simulation import ComposedSimulation
 from hpcstencil.symbolic import numpy_evaluate
 from hpcstencil.symbolic.expressions import EXTREME, Node, Time
 from hpcstencil.validation.errors import HpcstencilError, NumericsError
@@ -124,12 +124,12 @@ class ReverseSweep:
     are the stored states if they are on disk, None if they are in memory.
     """
 
-    forward: Simulation
+    forward: ComposedSimulation
     adjoint: Adjoint
-    backward: Simulation
+    backward: ComposedSimulation
     run: RunSteps
     data: Fields
-    several: Simulation | None = None
+    several: ComposedSimulation | None = None
     at_once: int = 1
     samples: SampleDerivatives | None = None
     injected: bool = False
@@ -651,7 +651,7 @@ class ReverseSweep:
             if not math.isfinite(derivative):
                 raise NumericsError(
                     f"gradient: expected a finite derivative of the objective with respect to {key}, but got {derivative} at "
-                    f"t = {time:g}; see whether the objective has a square root, a power or a quotient at 0"
+                    f"t = {time:g}; {IN_OBJECTIVE}"
                 )
         series |= {key: series.get(key, 0.0) + derivative for key, derivative in of_series.items()}
         return Term(value, cotangents, direct, series)

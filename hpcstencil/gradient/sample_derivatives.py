@@ -7,6 +7,7 @@ kernels between them. So nothing depends on the decomposition.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,13 +20,17 @@ import numpy as np
 
 from hpcstencil.adjoint.problem import SAMPLES_SEED, Adjoint
 from hpcstencil.backends.backend import Injection
+from hpcstencil.config.probes import probe_key
 from hpcstencil.distributed.device_grid import Body
 from hpcstencil.distributed.halo import Fields
+from hpcstencil.gradient.derivative_sums import IN_OBJECTIVE
 from hpcstencil.gradient.samples import Samples, summed
 from hpcstencil.gradient.weighted_cells import TransposedExpressions, WeightedCells
 from hpcstencil.numerics.topology import Topology
 from hpcstencil.problem.receivers import Receivers
-from hpcstencil.simulation.simulation import Simulation
+from hpcstencil.simulation.simulation import ComposedSimulation
+from hpcstencil.validation.errors import NumericsError
+from hpcstencil.validation.messages import listing
 
 MOST_BYTES = 2**26  # of the values that one call adds
 
@@ -39,7 +44,11 @@ class SampleDerivatives(Samples):
     """
 
     def __init__(
-        self, forward: Simulation, backward: Simulation, adjoint: Adjoint, observed: Mapping[str, np.ndarray]
+        self,
+        forward: ComposedSimulation,
+        backward: ComposedSimulation,
+        adjoint: Adjoint,
+        observed: Mapping[str, np.ndarray],
     ) -> None:
         super().__init__(forward, observed)
         self.term_slopes, self.number_slopes = adjoint.sample_slopes, adjoint.number_slopes
@@ -51,7 +60,7 @@ class SampleDerivatives(Samples):
         self.spread: dict[str, Spread] = {}
         self.injected: dict[Injection, InjectedCells] = {}
 
-    def of_member(self, forward: Simulation, observed: Mapping[str, np.ndarray]) -> SampleDerivatives:
+    def of_member(self, forward: ComposedSimulation, observed: Mapping[str, np.ndarray]) -> SampleDerivatives:
         other = super().of_member(forward, observed)
         other.injected, other.spread = {}, {}
         return other
@@ -88,8 +97,14 @@ class SampleDerivatives(Samples):
         """Compute the `slopes`, from the derivatives of the objective with respect to the sums, in the order of `Misfit.sums`.
 
         `sums` has been called with these ``times``. Returns the derivatives with respect to numbers inside of the sums, by
-        name, equal on all processes; they may not be finite. Collective.
+        name, equal on all processes; they may not be finite. Collective. Raises NumericsError, on all processes, if a slope is
+        not finite.
         """
+        if not all(map(math.isfinite, weights)):
+            raise NumericsError(
+                f"gradient: expected finite derivatives of the objective with respect to its sums, but got {listing(weights)}; "
+                f"{IN_OBJECTIVE}"
+            )
         slopes, of_numbers = dict[str, np.ndarray](), dict[str, float]()
         if self.forward.communicator.rank == 0:
             for each, weight, of_samples in zip(self.misfit.sums, weights, self.term_slopes, strict=True):
@@ -102,6 +117,12 @@ class SampleDerivatives(Samples):
                 of_numbers[name] = summed(np.concatenate([each.ravel() for each in terms]))
         self.values = {}
         self.slopes, of_numbers = self.forward.communicator.broadcast((slopes, of_numbers))
+        for table, each_slope in self.slopes.items():
+            if count := np.count_nonzero(~np.isfinite(each_slope)):
+                raise NumericsError(
+                    f"gradient: expected finite derivatives of the objective with respect to the samples of "
+                    f"{probe_key(table)}, but {count} of {each_slope.size} have none; {IN_OBJECTIVE}"
+                )
         return of_numbers
 
     def at(self, name: str, step: int) -> np.ndarray:
@@ -223,7 +244,7 @@ class InjectedCells:
 class Spread:
     """The transpose of what receivers record, on this process's cells of a field. They read those of ``everywhere``."""
 
-    def __init__(self, simulation: Simulation, everywhere: WeightedCells) -> None:
+    def __init__(self, simulation: ComposedSimulation, everywhere: WeightedCells) -> None:
         topology = simulation.device_grid.topology
         self.grid, self.dtype = simulation.device_grid, simulation.dtype
         self.everywhere = everywhere

@@ -19,7 +19,7 @@ from hpcstencil.adjoint.run_steps import RunSteps
 from hpcstencil.distributed.halo import Fields
 from hpcstencil.numerics.schedule import StepRange
 from hpcstencil.problem.misfit import ReceiverSum
-from hpcstencil.simulation.simulation import Simulation
+from hpcstencil.simulation.simulation import ComposedSimulation
 from hpcstencil.simulation.streams.probes import (
     BUFFER,
     MOST_RECORDS,
@@ -41,7 +41,7 @@ class Samples:
     receivers) by name.
     """
 
-    def __init__(self, forward: Simulation, observed: Mapping[str, np.ndarray]) -> None:
+    def __init__(self, forward: ComposedSimulation, observed: Mapping[str, np.ndarray]) -> None:
         misfit = forward.problem.misfit
         assert misfit is not None
         self.forward, self.misfit, self.observed = forward, misfit, observed
@@ -65,7 +65,7 @@ class Samples:
         self.values: dict[str, np.ndarray] = {}  # of a whole run, on rank 0
         self.weights: list[np.ndarray] = []
 
-    def of_member(self, forward: Simulation, observed: Mapping[str, np.ndarray]) -> Self:
+    def of_member(self, forward: ComposedSimulation, observed: Mapping[str, np.ndarray]) -> Self:
         """The same receivers for another member of an ensemble, with its data. No values may have been taken yet."""
         other = copy.copy(self)
         other.forward, other.observed, other.weights = forward, observed, []

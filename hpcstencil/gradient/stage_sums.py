@@ -20,7 +20,7 @@ from hpcstencil.distributed.halo import Fields
 from hpcstencil.distributed.windows import Parameters
 from hpcstencil.gradient.derivative_sums import reductions_of, refuse_broken, sums_of
 from hpcstencil.numerics.schedule import StepRange
-from hpcstencil.simulation.simulation import Simulation
+from hpcstencil.simulation.simulation import ComposedSimulation
 from hpcstencil.simulation.stepping import STEPS_PER_CALL
 
 
@@ -29,7 +29,7 @@ class StageSums:
     """The sums of the fields `Adjoint.stage_fields` of a ``simulation``, each step of which reverses ``at_once`` steps."""
 
     adjoint: Adjoint
-    simulation: Simulation
+    simulation: ComposedSimulation
     at_once: int = 1
 
     @cached_property

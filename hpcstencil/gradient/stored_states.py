@@ -24,7 +24,7 @@ from hpcstencil.io.file_names import base_name
 from hpcstencil.runtime.communicator import Communicator, agree, from_rank_0
 from hpcstencil.runtime.filesystem import file_errors
 from hpcstencil.simulation.file_blocks import checkpoint_block, from_checkpoint
-from hpcstencil.simulation.simulation import Simulation
+from hpcstencil.simulation.simulation import ComposedSimulation
 from hpcstencil.validation.errors import EnvironmentProblem, InputError
 from hpcstencil.validation.messages import bytes_text
 
@@ -118,7 +118,7 @@ class OnDisk:
 
     room: Room  # since the sweep has begun
 
-    def __init__(self, output: Path, simulation: Simulation, attributes: Mapping[str, str]) -> None:
+    def __init__(self, output: Path, simulation: ComposedSimulation, attributes: Mapping[str, str]) -> None:
         self.output, self.simulation, self.attributes = output, simulation, attributes
         self.held: dict[int, Fields] = {}
         self.times: dict[int, float] = {}

@@ -22,7 +22,7 @@ from hpcstencil.numerics.integrators import MEMORY
 from hpcstencil.runtime.communicator import agree
 from hpcstencil.simulation.diagnostics import Diagnostics
 from hpcstencil.simulation.initial_state import at_walls
-from hpcstencil.simulation.simulation import Simulation
+from hpcstencil.simulation.simulation import ComposedSimulation
 from hpcstencil.symbolic import numpy_evaluate
 from hpcstencil.symbolic.expressions import Field
 
@@ -42,7 +42,7 @@ class TangentRun:
     """
 
     tangent: Tangent
-    simulation: Simulation
+    simulation: ComposedSimulation
     steps: RunSteps
     data: Fields
     samples: Samples | None = None

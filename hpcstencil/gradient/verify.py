@@ -33,7 +33,7 @@ from hpcstencil.runtime.communicator import Communicator, OneProcess, from_rank_
 from hpcstencil.simulation.compose import with_kernel
 from hpcstencil.simulation.initial_state import lower_walls
 from hpcstencil.simulation.prepared import Decomposed
-from hpcstencil.simulation.simulation import Simulation
+from hpcstencil.simulation.simulation import ComposedSimulation
 from hpcstencil.symbolic import numpy_evaluate
 from hpcstencil.symbolic.expressions import PARAMETER_FIELD, Field, Node, Noise, Pointwise
 from hpcstencil.validation.errors import InputError, NumericsError
@@ -80,7 +80,7 @@ def measured(members: Members, plans: Sequence[SweepPlan], problem: Problem | No
     """
     total = total_of(members, plans)
     ways = () if problem is None else tuple(_ways(problem, members, plans, total))
-    return Tested(_remainders(members, plans, total), _difference(members.sweeps[0]), ways)
+    return Tested(_remainders(members, total), _difference(members.sweeps[0]), ways)
 
 
 def total_of(members: Members, plans: Sequence[SweepPlan]) -> Total:
@@ -155,7 +155,7 @@ def _others(
         config = replace(problem.config, decomposition=decomposition, gradient=gradient)
         return replace(problem, config=config, members=tuple(map(wished, problem.members)))
 
-    def composed(kernel: str, blocks: Decomposed) -> Simulation:
+    def composed(kernel: str, blocks: Decomposed) -> ComposedSimulation:
         try:
             return with_kernel(kernel, blocks, communicator, devices)
         except Unsupported as refusal:
@@ -251,7 +251,7 @@ def _direction(members: Members, number: int) -> Moved:
     return Moved(numbers, arrays)
 
 
-def _remainders(members: Members, plans: Sequence[SweepPlan], total: Total) -> tuple[float, ...]:
+def _remainders(members: Members, total: Total) -> tuple[float, ...]:
     slope = 0.0
     for number, sweep in enumerate(members.sweeps):
         along = _direction(members, number)

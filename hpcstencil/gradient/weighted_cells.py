@@ -17,7 +17,7 @@ import numpy.typing as npt
 from hpcstencil.adjoint.problem import SAMPLED, SAMPLES_SEED
 from hpcstencil.distributed.halo import Fields
 from hpcstencil.problem.receivers import Receivers
-from hpcstencil.simulation.simulation import Simulation
+from hpcstencil.simulation.simulation import ComposedSimulation
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class TransposedExpressions:
     """
 
     def __init__(
-        self, backward: Simulation, tables: Sequence[str], fields: Fields, parameters: Mapping[str, Any]
+        self, backward: ComposedSimulation, tables: Sequence[str], fields: Fields, parameters: Mapping[str, Any]
     ) -> None:
         problem, topology = backward.problem, backward.device_grid.topology
         self.backward, self.parameters = backward, parameters

@@ -218,9 +218,12 @@ def observed(
         except InputError as error:
             raise InputError(f"{key}: {error}") from None
         if values.shape != shape:
+            shapes = " or ".join(
+                map(str, [shape, *([(array.members, *shape)] if isinstance(array, ArrayOfMember) else [])])
+            )
             raise InputError(
                 f"{key}: expected {shape[0]} samples of the {shape[1]} receivers of {probe_key(table)}, shape "
-                f"{shape}, but got {values.shape}; record them with the same time and every_steps, or change the array"
+                f"{shapes}, but got {values.shape}; record them with the same time and every_steps, or change the array"
             )
         refuse_other_times(key, table, times, dt, recorded)
         refuse_other_places(key, config, table, places, recorded)

@@ -16,13 +16,13 @@ import numpy as np
 from hpcstencil.numerics.topology import Range
 from hpcstencil.problem.build import initial_expression
 from hpcstencil.problem.problem import Problem
-from hpcstencil.simulation.simulation import Simulation
+from hpcstencil.simulation.simulation import ComposedSimulation
 from hpcstencil.symbolic import numpy_evaluate
 from hpcstencil.symbolic.staggering import home
 from hpcstencil.validation.errors import InputError
 
 
-def block_of(simulation: Simulation, name: str, value: Any, key: str) -> np.ndarray:
+def block_of(simulation: ComposedSimulation, name: str, value: Any, key: str) -> np.ndarray:
     """Convert a ``value`` for the whole grid to this process's block of the field ``name``.
 
     ``value`` is a global array indexed [x, y, z], a number, a function of the coordinates, or an expression as in
@@ -52,7 +52,7 @@ class InitialValue:
     ``value`` is as in `block_of`. It is converted when the initial state is built.
     """
 
-    simulation: Simulation
+    simulation: ComposedSimulation
     name: str
     value: Any
 
@@ -62,7 +62,7 @@ class InitialValue:
         return block_of(self.simulation, self.name, self.value, f"initial.{self.name}")
 
 
-def local_block(simulation: Simulation, name: str, value: Any, key: str) -> np.ndarray:
+def local_block(simulation: ComposedSimulation, name: str, value: Any, key: str) -> np.ndarray:
     """Convert a ``value`` for this process's block only: a local array in the shape of the block, or a number.
 
     It returns and raises the same as `block_of`.
@@ -123,7 +123,7 @@ def as_array(value: Any, dims: Sequence[str] | None, key: str) -> np.ndarray:
     return array
 
 
-def from_expression(simulation: Simulation, name: str, text: str, key: str) -> np.ndarray:
+def from_expression(simulation: ComposedSimulation, name: str, text: str, key: str) -> np.ndarray:
     """The block of an expression in x, y, z and the parameters. Raises InputError for a malformed expression, and for values
     that are not finite."""
     problem = simulation.problem
@@ -135,7 +135,7 @@ def from_expression(simulation: Simulation, name: str, text: str, key: str) -> n
     return _finite(simulation, np.stack(blocks, -1) if problem.members else blocks[0], key)
 
 
-def from_function(simulation: Simulation, name: str, function: Callable[..., Any], key: str) -> np.ndarray:
+def from_function(simulation: ComposedSimulation, name: str, function: Callable[..., Any], key: str) -> np.ndarray:
     """The block of a function of the coordinates.
 
     The function is called with one float64 array per axis, the coordinates of this process's cells at the position of
@@ -190,7 +190,7 @@ def _advice(array: np.ndarray, shapes: Sequence[tuple[int, ...]]) -> str:
     return "give its transpose, indexed [x, y, z]" if array.shape[::-1] in shapes else "change the array"
 
 
-def _cast(simulation: Simulation, array: np.ndarray, key: str) -> np.ndarray:
+def _cast(simulation: ComposedSimulation, array: np.ndarray, key: str) -> np.ndarray:
     """Copy a block to the dtype of the run, with the member axis moved from first to last. Raises the error of `_finite`."""
     if simulation.problem.members:
         array = np.moveaxis(array, 0, -1)
@@ -199,7 +199,7 @@ def _cast(simulation: Simulation, array: np.ndarray, key: str) -> np.ndarray:
     return _finite(simulation, block, key)
 
 
-def _finite(simulation: Simulation, block: np.ndarray, key: str) -> np.ndarray:
+def _finite(simulation: ComposedSimulation, block: np.ndarray, key: str) -> np.ndarray:
     """Return a block in the dtype of the run. Raises InputError if a value is not finite."""
     lost = ~np.isfinite(block)
     if lost.any():

@@ -19,7 +19,7 @@ from hpcstencil.io.transports.serial import messages
 from hpcstencil.numerics.topology import Range
 from hpcstencil.runtime.communicator import Communicator
 from hpcstencil.simulation.file_blocks import output_blocks
-from hpcstencil.simulation.simulation import Simulation
+from hpcstencil.simulation.simulation import ComposedSimulation
 from hpcstencil.simulation.solid_cells import solid_block
 from hpcstencil.simulation.state import State
 from hpcstencil.symbolic.staggering import FACE, Layout
@@ -47,7 +47,7 @@ class Block(xr.Dataset):
             super().__setitem__(name, self[name].variable.copy(deep=False, data=block))
 
 
-def block_dataset(simulation: Simulation, state: State, assign: Callable[[str, Any], np.ndarray]) -> Block:
+def block_dataset(simulation: ComposedSimulation, state: State, assign: Callable[[str, Any], np.ndarray]) -> Block:
     """Copy this process's block of all fields to a dataset, without ghost cells, in the dtype of the run.
 
     ``assign(name, value)`` is called for assignments; it sets a field in the simulation and returns the new block.
@@ -61,7 +61,7 @@ def block_dataset(simulation: Simulation, state: State, assign: Callable[[str, A
     return dataset
 
 
-def grid_dataset(simulation: Simulation, state: State, names: Sequence[str]) -> xr.Dataset | None:
+def grid_dataset(simulation: ComposedSimulation, state: State, names: Sequence[str]) -> xr.Dataset | None:
     """Copy the fields in ``names`` on the global grid to a dataset on rank 0; None on other processes.
 
     All processes call this together.
@@ -111,20 +111,20 @@ def gathered(
     return whole
 
 
-def _blocks(simulation: Simulation, state: State, names: Sequence[str]) -> dict[str, np.ndarray]:
+def _blocks(simulation: ComposedSimulation, state: State, names: Sequence[str]) -> dict[str, np.ndarray]:
     """Copies of this process's blocks of the fields, by name, in the layout of the output file (members first)."""
     blocks = output_blocks(simulation, dict(state.fields), names, state.clock.time)
     return {name: np.array(block) for name, block in blocks.items()}
 
 
-def _ranges(simulation: Simulation, layout: Layout, name: str) -> list[Range]:
+def _ranges(simulation: ComposedSimulation, layout: Layout, name: str) -> list[Range]:
     """The global index range per axis of this process's block of a field. The last block along an axis includes faces on
     the upper boundary."""
     ends = zip(simulation.ranges, layout.grid.shape, layout.shape(name), strict=True)
     return [(start, whole if stop == cells else stop) for (start, stop), cells, whole in ends]
 
 
-def _variables(simulation: Simulation, arrays: Mapping[str, np.ndarray]) -> dict[str, xr.Variable]:
+def _variables(simulation: ComposedSimulation, arrays: Mapping[str, np.ndarray]) -> dict[str, xr.Variable]:
     """The fields as xarray variables, with dimensions and the attributes units and long_name."""
     layout, output = simulation.problem.layout, simulation.problem.config.output
     first = ("member",) if layout.members else ()
@@ -138,7 +138,9 @@ def _variables(simulation: Simulation, arrays: Mapping[str, np.ndarray]) -> dict
     }
 
 
-def _coordinates(simulation: Simulation, state: State, ranges: Mapping[str, Sequence[Range]]) -> dict[str, xr.Variable]:
+def _coordinates(
+    simulation: ComposedSimulation, state: State, ranges: Mapping[str, Sequence[Range]]
+) -> dict[str, xr.Variable]:
     """The coordinates of a dataset: positions for these global index ranges by field, members, time and step."""
     layout = simulation.problem.layout
     grid, found = simulation.problem.config.grid, {}
@@ -155,12 +157,12 @@ def _coordinates(simulation: Simulation, state: State, ranges: Mapping[str, Sequ
     return {**found, "time": xr.Variable((), state.clock.time), "step": xr.Variable((), state.clock.step)}
 
 
-def _solid_block(simulation: Simulation, state: State) -> np.ndarray | None:
+def _solid_block(simulation: ComposedSimulation, state: State) -> np.ndarray | None:
     """This process's block of the mask, see `solid_block`; None without a mask."""
     return None if simulation.problem.mask is None else solid_block(simulation, dict(state.fields))
 
 
-def _solid(simulation: Simulation, solid: np.ndarray | None) -> dict[str, xr.Variable]:
+def _solid(simulation: ComposedSimulation, solid: np.ndarray | None) -> dict[str, xr.Variable]:
     """The coordinate ``solid`` by its name; no entry without a mask."""
     if solid is None:
         return {}
@@ -168,6 +170,6 @@ def _solid(simulation: Simulation, solid: np.ndarray | None) -> dict[str, xr.Var
     return {MASK_DATASET: xr.Variable((*("member",) * (solid.ndim - len(axes)), *axes), solid)}
 
 
-def _attributes(simulation: Simulation) -> dict[str, str]:
+def _attributes(simulation: ComposedSimulation) -> dict[str, str]:
     """The attributes of a dataset: the title of the input."""
     return {"title": simulation.problem.config.title}

@@ -17,7 +17,7 @@ from hpcstencil.python.datasets import gathered
 from hpcstencil.python.shared_programs import ProgramUser
 from hpcstencil.runtime.communicator import agree
 from hpcstencil.simulation.prepared import Decomposed
-from hpcstencil.simulation.simulation import Simulation
+from hpcstencil.simulation.simulation import ComposedSimulation
 from hpcstencil.simulation.state import State
 
 
@@ -29,7 +29,9 @@ class Gradient(ProgramUser):
     gradient yet.
     """
 
-    def __init__(self, simulation: Simulation, assigned: Mapping[str, bool], held: Mapping[str, ArrayInMemory]) -> None:
+    def __init__(
+        self, simulation: ComposedSimulation, assigned: Mapping[str, bool], held: Mapping[str, ArrayInMemory]
+    ) -> None:
         super().__init__(simulation)
         problem, communicator = simulation.problem, simulation.communicator
         first = single_runs(problem)[0]
@@ -50,7 +52,9 @@ class Gradient(ProgramUser):
         return total.value, collected(members, total)
 
 
-def member_alone(simulation: Simulation, compose: Callable[[Decomposed], Simulation]) -> Simulation:
+def member_alone(
+    simulation: ComposedSimulation, compose: Callable[[Decomposed], ComposedSimulation]
+) -> ComposedSimulation:
     """The simulation of the first member of an ensemble alone, on the same blocks, or that of a single run. Collective."""
     if not simulation.problem.members:
         return simulation
@@ -61,7 +65,7 @@ def member_alone(simulation: Simulation, compose: Callable[[Decomposed], Simulat
     return compose(agree(communicator, lambda: Decomposed.of(alone, communicator.size, len(devices))))
 
 
-def fields_of_member(simulation: Simulation, state: State, number: int) -> Fields:
+def fields_of_member(simulation: ComposedSimulation, state: State, number: int) -> Fields:
     """The fields of one member of an ensemble on the devices, or those of a single run."""
     if not simulation.problem.members:
         return dict(state.fields)
@@ -80,7 +84,9 @@ def collected(members: Members, total: Total) -> dict[str, Any]:
     return {one.key: gradient[one.key] for one in members.unknowns}
 
 
-def gathered_blocks(simulation: Simulation, blocks: Mapping[str, Any], series: Collection[str] = ()) -> dict[str, Any]:
+def gathered_blocks(
+    simulation: ComposedSimulation, blocks: Mapping[str, Any], series: Collection[str] = ()
+) -> dict[str, Any]:
     """Numbers and time ``series`` as they are, and arrays on the global grid from this process's blocks, on rank 0, None on
     other processes.
 

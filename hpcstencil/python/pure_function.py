@@ -24,7 +24,7 @@ from hpcstencil.problem.problem import Problem
 from hpcstencil.problem.stability import cfl_step
 from hpcstencil.python.assignment import as_array
 from hpcstencil.python.pure_gradient import Derivatives
-from hpcstencil.simulation.simulation import Simulation
+from hpcstencil.simulation.simulation import ComposedSimulation
 from hpcstencil.simulation.solid_cells import solid_block
 from hpcstencil.simulation.state import State
 from hpcstencil.symbolic.expressions import parameter_field
@@ -41,7 +41,7 @@ class Function:
 
     steps: int
     kernel: str
-    _simulation: Simulation
+    _simulation: ComposedSimulation
     _stepped: Callable[..., State]
 
     def __call__(self, state: State | Mapping[str, Any], parameters: Mapping[str, Any] | None = None) -> State:
@@ -52,7 +52,7 @@ class Function:
         return f"<{self.steps} steps of {self._simulation.problem.config.equation.name} by {self.kernel}>"
 
 
-def function_of(simulation: Simulation, steps: int, constant: Mapping[str, np.ndarray]) -> Function:
+def function_of(simulation: ComposedSimulation, steps: int, constant: Mapping[str, np.ndarray]) -> Function:
     """Build the function of ``steps`` steps, which takes and returns the block of each process.
 
     ``constant`` holds this process's blocks of the fields that are constant in time (parameters given as arrays, and
@@ -111,7 +111,7 @@ def function_of(simulation: Simulation, steps: int, constant: Mapping[str, np.nd
     return Function(steps, simulation.kernel, simulation, stepped)
 
 
-def _refuse_unavailable(simulation: Simulation) -> None:
+def _refuse_unavailable(simulation: ComposedSimulation) -> None:
     """Raise InputError if the steps of this simulation cannot be one JAX function."""
     problem, key = simulation.problem, "sim.function"
     if problem.step_follows_solution:
@@ -131,13 +131,17 @@ def _step_sizes(problem: Problem) -> Any:
     return np.array([cfl_step(member, {}) for member in problem.members])
 
 
-def _parameters(simulation: Simulation, given: Mapping[str, Any]) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
+def _parameters(
+    simulation: ComposedSimulation, given: Mapping[str, Any]
+) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
     """(numbers by parameter, arrays by field of a parameter) for the parameters ``given`` to the function.
 
     Numbers are float64, and those not given keep the values of the simulation. Arrays are blocks of this process.
     Raises InputError for parameters that cannot be given, and for wrong shapes.
     """
     problem = simulation.problem
+    if not isinstance(given, Mapping):
+        raise InputError(f"parameters: expected a dict of parameters, but got {type(given).__name__}; give one")
     given = {name: _taken(value, None, f'parameters["{name}"]') for name, value in given.items()}
     fields = {
         name: parameter_field(name).name for name in problem.symbols if parameter_field(name).name in problem.given
@@ -175,7 +179,7 @@ def _parameters(simulation: Simulation, given: Mapping[str, Any]) -> tuple[dict[
     return numbers, arrays
 
 
-def _mapped_one_by_one(simulation: Simulation) -> Callable[[Fields, Parameters, StepRange], Any]:
+def _mapped_one_by_one(simulation: ComposedSimulation) -> Callable[[Fields, Parameters, StepRange], Any]:
     """The steps as a function that `jax.vmap` maps one batch element after the other."""
     inside = simulation.steps.inside() if simulation.steps.inside else simulation.steps.advance
 
@@ -202,7 +206,7 @@ def _one_by_one(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _kept(
-    simulation: Simulation, constant: Mapping[str, np.ndarray]
+    simulation: ComposedSimulation, constant: Mapping[str, np.ndarray]
 ) -> tuple[dict[str, np.ndarray], np.ndarray | None]:
     """(additional fields of a state at t = 0, solid cells or None).
 
@@ -217,7 +221,7 @@ def _kept(
     return {name: np.moveaxis(block, -1, 0) if problem.members else block for name, block in blocks.items()}, solid
 
 
-def _checked(simulation: Simulation, name: str, array: Any, key: str = "") -> Any:
+def _checked(simulation: ComposedSimulation, name: str, array: Any, key: str = "") -> Any:
     """Convert an array to a field of the state: a block of this process in the dtype of the run, with members first.
 
     Faces on an upper boundary, whose values the boundary condition prescribes, are left out. Raises InputError for
@@ -237,7 +241,7 @@ def _checked(simulation: Simulation, name: str, array: Any, key: str = "") -> An
     return jnp.broadcast_to(own, (*members, *cells))
 
 
-def _plain(simulation: Simulation, state: object) -> dict[str, Any]:
+def _plain(simulation: ComposedSimulation, state: object) -> dict[str, Any]:
     """Check a mapping of fields, such as a dict or an xarray.Dataset, and convert xarray arrays to NumPy.
 
     Raises InputError unless it has exactly the fields of the equation.

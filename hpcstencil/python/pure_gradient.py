@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 import jax.numpy as jnp
@@ -27,14 +27,14 @@ from hpcstencil.numerics.schedule import StepRange
 from hpcstencil.problem.problem import Problem
 from hpcstencil.python.shared_programs import PROGRAMS
 from hpcstencil.simulation.prepared import Decomposed
-from hpcstencil.simulation.simulation import Simulation
+from hpcstencil.simulation.simulation import ComposedSimulation
 from hpcstencil.symbolic.expressions import PARAMETER_FIELD, Constant, Reduction
 from hpcstencil.validation.errors import InputError
 
 Advance = Callable[[Fields, Parameters, StepRange], Any]
 
 
-def _composed(simulation: Simulation, problem: Problem) -> Simulation:
+def _composed(simulation: ComposedSimulation, problem: Problem) -> ComposedSimulation:
     """A problem on the device of a ``simulation``."""
     devices, communicator = simulation.device_grid.devices.devices, simulation.communicator
     program, composed = PROGRAMS.take(Decomposed.of(problem, 1, 1), devices, communicator)
@@ -59,7 +59,7 @@ class Derivatives:
     InputError for what has no gradient yet.
     """
 
-    simulation: Simulation
+    simulation: ComposedSimulation
     steps: int
     one_by_one: Callable[[Callable[..., Any]], Callable[..., Any]]
     known: dict[Wanted, Reverse] = field(default_factory=dict)
@@ -96,19 +96,36 @@ class Derivatives:
             plain = jax.tree.map(lambda leaf: leaf.value, (fields, parameters, these), is_leaf=_is_leaf)
             # Within vmap JAX may call a function that it has traced before, and give backward the tree of another one.
             # So the tree is always the same, and the shape of an array says what is wanted.
-            return action(*plain), (*plain, jnp.zeros((list(self.known).index(wanted), 0)))
+            return _once_differentiable(action)(*plain), (*plain, jnp.zeros((list(self.known).index(wanted), 0)))
 
         def backward(kept: Any, bars: Any) -> Any:
             fields, parameters, these, shaped = kept
             reverse = of(list(self.known.values())[shaped.shape[0]])
             if members := len(self.simulation.problem.members):
                 reverse = _of_members(reverse, members)
-            found, numbers = self.one_by_one(reverse)(fields, parameters, these, _instantiated(bars))
+            reverse_once = _once_differentiable(self.one_by_one(reverse))
+            found, numbers = reverse_once(fields, parameters, these, _instantiated(bars))
             zero = {name: jnp.zeros_like(value) for name, value in parameters.items()}
             return found, {**zero, **numbers}, jax.tree.map(_no_cotangent, these)
 
         taken.defvjp(forward, backward, symbolic_zeros=True)
         return taken
+
+
+def _once_differentiable(part: Callable[..., Any]) -> Callable[..., Any]:
+    """The function ``part`` of a first derivative, whose own derivative is refused with an InputError."""
+
+    @jax.custom_jvp
+    def once(*given: Any) -> Any:
+        return part(*given)
+
+    @once.defjvp
+    def refused(*_: Any) -> NoReturn:
+        raise InputError(
+            "sim.function: second derivatives of it are not available; use sim.hessian_product, with an objective in the input"
+        )
+
+    return once
 
 
 def _of_members(reverse: Callable[..., Any], count: int) -> Callable[..., Any]:
@@ -156,7 +173,7 @@ class Reverse:
     """
 
     @classmethod
-    def of(cls, simulation: Simulation, wanted: Wanted, count: int) -> Reverse:
+    def of(cls, simulation: ComposedSimulation, wanted: Wanted, count: int) -> Reverse:
         """Compose the reverse of ``count`` steps. Raises InputError for what has no gradient yet."""
         problem = simulation.problem
         if simulation.communicator.size > 1 or simulation.device_grid.devices.several:
@@ -185,7 +202,7 @@ class Reverse:
         return cls(simulation, backward, adjoint, wanted, count)
 
     def __init__(
-        self, simulation: Simulation, backward: Simulation, adjoint: Adjoint, wanted: Wanted, count: int
+        self, simulation: ComposedSimulation, backward: ComposedSimulation, adjoint: Adjoint, wanted: Wanted, count: int
     ) -> None:
         self.backward, self.adjoint, self.wanted, self.count = backward, adjoint, wanted, count
         self.changing = simulation.problem.changing

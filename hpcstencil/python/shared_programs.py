@@ -17,7 +17,7 @@ import numpy as np
 
 from hpcstencil.runtime.communicator import Communicator
 from hpcstencil.simulation.prepared import Decomposed
-from hpcstencil.simulation.simulation import Simulation
+from hpcstencil.simulation.simulation import ComposedSimulation
 from hpcstencil.simulation.start import composed
 
 # The attributes of a `Problem` that compiled code does not contain, or takes as arguments.
@@ -34,7 +34,7 @@ class Program:
     of open simulations that use it."""
 
     depends_on: tuple[Any, ...]
-    simulation: Simulation
+    simulation: ComposedSimulation
     users: int = 0
 
 
@@ -60,7 +60,7 @@ class SharedPrograms:
 
     def take(
         self, decomposed: Decomposed, devices: Sequence[jax.Device], communicator: Communicator
-    ) -> tuple[Program, Simulation]:
+    ) -> tuple[Program, ComposedSimulation]:
         """Find or compose a program for the problem, and return (program, simulation of the problem with that program).
 
         Call `give_back` with the program at the end. All processes call this together. Raises the errors of
@@ -98,10 +98,10 @@ PROGRAMS = SharedPrograms()
 class ProgramUser:
     """Composes further problems on the devices of a ``simulation`` with shared programs, and keeps these until `close`."""
 
-    def __init__(self, simulation: Simulation) -> None:
+    def __init__(self, simulation: ComposedSimulation) -> None:
         self.simulation, self.programs = simulation, list[Program]()
 
-    def composed(self, blocks: Decomposed) -> Simulation:
+    def composed(self, blocks: Decomposed) -> ComposedSimulation:
         """Return the simulation of a problem. All processes call this together. Raises the errors of `SharedPrograms.take`."""
         devices = self.simulation.device_grid.devices.devices
         program, simulation = PROGRAMS.take(blocks, devices, self.simulation.communicator)

@@ -44,7 +44,7 @@ from hpcstencil.simulation.initial_state import at_walls
 from hpcstencil.simulation.prepared import Decomposed
 from hpcstencil.simulation.restart import Options, Source, source_of
 from hpcstencil.simulation.run import Ready, outputs_of, snapshot_buffers, to_file
-from hpcstencil.simulation.simulation import Simulation as Composed
+from hpcstencil.simulation.simulation import ComposedSimulation
 from hpcstencil.simulation.solid_cells import solid_block
 from hpcstencil.simulation.start import at_start, compile_steps
 from hpcstencil.simulation.stepping import Stepping
@@ -529,7 +529,7 @@ class Simulation:
         problem = replace(problem, config=config, initial={**problem.initial, name: tree}, held=held, members=members)
         self._take(self._stepping.simulation.with_problem(problem))
 
-    def _take(self, simulation: Composed) -> None:
+    def _take(self, simulation: ComposedSimulation) -> None:
         """Take the next steps with another composed simulation, which has the same program and fits the same state."""
         self._stepping.simulation = self._stepping.finite.simulation = simulation
 
@@ -651,7 +651,7 @@ class Simulation:
     # ---- internals ---------------------------------------------------------------------------------------------------
 
     @property
-    def _open(self) -> Composed:
+    def _open(self) -> ComposedSimulation:
         """The composed simulation. Raises InputError if this simulation is closed."""
         if self._program is None:
             raise InputError("the simulation is closed; make a new one")

@@ -33,13 +33,15 @@ from hpcstencil.python.gradient import collected, fields_of_member, gathered_blo
 from hpcstencil.python.shared_programs import ProgramUser
 from hpcstencil.runtime.communicator import agree
 from hpcstencil.simulation.prepared import Decomposed
-from hpcstencil.simulation.simulation import Simulation
+from hpcstencil.simulation.simulation import ComposedSimulation
 from hpcstencil.simulation.state import State
 from hpcstencil.symbolic.expressions import PARAMETER_FIELD
 from hpcstencil.validation.errors import InputError, NumericsError
 
 
-def refuse_not_finite(simulation: Simulation, blocks: Mapping[str, np.ndarray], objective: Mapping[str, float]) -> None:
+def refuse_not_finite(
+    simulation: ComposedSimulation, blocks: Mapping[str, np.ndarray], objective: Mapping[str, float]
+) -> None:
     """Raise NumericsError, on all processes, if a derivative of a field or of the objective is not finite. Collective.
 
     ``blocks`` are this process's blocks of the derivatives of fields, by name.
@@ -64,7 +66,7 @@ class TangentLinear(ProgramUser):
 
     def __init__(
         self,
-        simulation: Simulation,
+        simulation: ComposedSimulation,
         assigned: Mapping[str, bool],
         held: Mapping[str, ArrayInMemory],
         keys: Collection[str],
@@ -185,7 +187,7 @@ class TangentLinear(ProgramUser):
         def of(number: int, _: ReverseSweep) -> Result:
             run, given = along[number]
 
-            def begin(_: Simulation) -> Fields:
+            def begin(_: ComposedSimulation) -> Fields:
                 return run.start(fields_of_member(self.simulation, state, number), given)
 
             sweep = SweepFor(members.sweeps[number], dict(compiled))

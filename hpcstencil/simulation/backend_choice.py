@@ -129,7 +129,7 @@ def lack_of(decomposed: Decomposed, kernel: str, device: Any, rank: int, request
     if unsuited and (BACKENDS[kernel].preferred or not requested):
         return unsuited  # before the problem is lowered, which takes time
     try:
-        return decomposed.lowered(kernel).lack(device, replace(decomposed.topology, rank=rank))
+        return decomposed.lowered(kernel).lack(replace(decomposed.topology, rank=rank))
     except Unsupported as reason:
         return str(reason)
 

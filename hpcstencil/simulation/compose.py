@@ -12,10 +12,12 @@ from hpcstencil.distributed.exchange import exchange_for
 from hpcstencil.runtime.communicator import Communicator
 from hpcstencil.simulation.adaptive_step import Control
 from hpcstencil.simulation.prepared import Choice, Decomposed, Prepared, prepared_with
-from hpcstencil.simulation.simulation import Simulation
+from hpcstencil.simulation.simulation import ComposedSimulation
 
 
-def with_kernel(kernel: str, decomposed: Decomposed, communicator: Communicator, devices: Sequence[Any]) -> Simulation:
+def with_kernel(
+    kernel: str, decomposed: Decomposed, communicator: Communicator, devices: Sequence[Any]
+) -> ComposedSimulation:
     """Compose the simulation of a decomposed problem with this kernel, whatever others there are. Collective.
 
     Raises Unsupported if the kernel does not support the problem; "shift" supports every one.
@@ -23,7 +25,7 @@ def with_kernel(kernel: str, decomposed: Decomposed, communicator: Communicator,
     return compose(prepared_with(decomposed, Choice(kernel), communicator), communicator, devices)
 
 
-def compose(prepared: Prepared, communicator: Communicator, devices: Sequence[Any]) -> Simulation:
+def compose(prepared: Prepared, communicator: Communicator, devices: Sequence[Any]) -> ComposedSimulation:
     """Compose the simulation of this process on its ``devices``, without compiling steps. Collective."""
     problem, plan, lowered = prepared.problem, prepared.plan, prepared.lowered
     topology = plan.topology_of(communicator.rank)
@@ -42,7 +44,7 @@ def compose(prepared: Prepared, communicator: Communicator, devices: Sequence[An
     )
     device_grid = replace(device_grid, exchange=lowered.exchange(plan, device_grid, communicator))
     steps = lowered.steps(plan, device_grid, communicator)
-    return Simulation(
+    return ComposedSimulation(
         prepared=prepared,
         communicator=communicator,
         device_grid=device_grid,

@@ -13,13 +13,15 @@ import numpy as np
 
 from hpcstencil.distributed.halo import Fields
 from hpcstencil.problem.problem import Problem
-from hpcstencil.simulation.simulation import Simulation
+from hpcstencil.simulation.simulation import ComposedSimulation
 from hpcstencil.symbolic import numpy_evaluate
 from hpcstencil.symbolic.expressions import Field, at_time, on_plane
 from hpcstencil.validation.errors import InputError
 
 
-def output_blocks(simulation: Simulation, fields: Fields, names: Sequence[str], time: float) -> dict[str, np.ndarray]:
+def output_blocks(
+    simulation: ComposedSimulation, fields: Fields, names: Sequence[str], time: float
+) -> dict[str, np.ndarray]:
     """Return this process's blocks of the fields ``names`` for the output file, with a leading member axis in an ensemble.
 
     On processes next to an upper boundary, blocks of staggered fields include the values on it. No device array holds these
@@ -37,7 +39,9 @@ def output_blocks(simulation: Simulation, fields: Fields, names: Sequence[str], 
     }  # fmt: skip
 
 
-def _with_upper_wall(simulation: Simulation, problem: Problem, name: str, block: np.ndarray, time: float) -> np.ndarray:
+def _with_upper_wall(
+    simulation: ComposedSimulation, problem: Problem, name: str, block: np.ndarray, time: float
+) -> np.ndarray:
     grid, parameters, ranges = problem.config.grid, problem.parameters, list(simulation.ranges)
     for axis, more in enumerate(problem.layout.extra(name)):
         if more and ranges[axis][1] == grid.shape[axis]:
@@ -51,13 +55,13 @@ def _with_upper_wall(simulation: Simulation, problem: Problem, name: str, block:
     return block
 
 
-def checkpoint_block(simulation: Simulation, array: jax.Array) -> np.ndarray:
+def checkpoint_block(simulation: ComposedSimulation, array: jax.Array) -> np.ndarray:
     """Return this process's block of one device array for a checkpoint, with a leading member axis in an ensemble."""
     block = simulation.block(array)
     return np.ascontiguousarray(np.moveaxis(block, -1, 0)) if simulation.problem.members else block
 
 
-def from_checkpoint(simulation: Simulation, block: np.ndarray) -> np.ndarray:
+def from_checkpoint(simulation: ComposedSimulation, block: np.ndarray) -> np.ndarray:
     """Return a block of a checkpoint in the run's dtype, with a trailing member axis: the inverse of `checkpoint_block`.
 
     Raises InputError, on this process alone, if the checkpoint has another number of members.

@@ -15,7 +15,7 @@ from hpcstencil.equations import HasPositiveFields
 from hpcstencil.numerics.integrators import MEMORY
 from hpcstencil.numerics.schedule import Leap
 from hpcstencil.problem.problem import Problem
-from hpcstencil.simulation.simulation import Simulation
+from hpcstencil.simulation.simulation import ComposedSimulation
 from hpcstencil.simulation.state import State
 from hpcstencil.symbolic.expressions import Field
 from hpcstencil.validation.errors import InputError, NumericsError
@@ -29,7 +29,7 @@ class FiniteCheck:
     ``first_step`` is the step at which the run begins. ``path`` is its output, None without output, for error messages.
     """
 
-    def __init__(self, simulation: Simulation, path: Path | None, first_step: int) -> None:
+    def __init__(self, simulation: ComposedSimulation, path: Path | None, first_step: int) -> None:
         self.simulation, self.path, self.first_step = simulation, path, first_step
         self.recorder = recorder_of_extremes(simulation)
         self.known: tuple[weakref.ref[State], Extremes] | None = None  # the extremes of a state
@@ -146,7 +146,7 @@ def refuse_not_positive(problem: Problem, low: np.ndarray) -> None:
             )
 
 
-def recorder_of_extremes(simulation: Simulation) -> Recorder | None:
+def recorder_of_extremes(simulation: ComposedSimulation) -> Recorder | None:
     """Return what records the extremes of the measured quantities after the last step of a call; None if nothing can.
 
     Also None if they are rarely needed: if they do not determine the size of the next step, and backends that check the values
@@ -159,7 +159,7 @@ def recorder_of_extremes(simulation: Simulation) -> Recorder | None:
     return recorder if recorder is not None and recorder.with_last else None
 
 
-def first_not_finite(simulation: Simulation, array: jax.Array) -> str:
+def first_not_finite(simulation: ComposedSimulation, array: jax.Array) -> str:
     """Describe the first cell, in index order, with a non-finite value, by its global index and coordinates. Collective.
 
     There must be such a cell.

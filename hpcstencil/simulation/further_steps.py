@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, nullcontext
 from hpcstencil.numerics.schedule import Leap, Schedule, StepRange, steps_to_reach
 from hpcstencil.problem.stability import cfl_steps
 from hpcstencil.simulation.finite_check import FiniteCheck
-from hpcstencil.simulation.simulation import Simulation
+from hpcstencil.simulation.simulation import ComposedSimulation
 
 IsQuiet = Callable[[Leap], bool]  # whether nobody needs the states of these steps, in between or after them
 
@@ -26,7 +26,7 @@ class FurtherSteps:
 
     def __init__(
         self,
-        simulation: Simulation,
+        simulation: ComposedSimulation,
         schedule: Schedule,
         finite: FiniteCheck,
         leap: Leap,

@@ -26,7 +26,7 @@ from hpcstencil.runtime.watchdog import end_all
 from hpcstencil.simulation.event_loop import Run, StopRequests
 from hpcstencil.simulation.prepared import Decomposed
 from hpcstencil.simulation.restart import Options, Source, source_of
-from hpcstencil.simulation.simulation import Simulation
+from hpcstencil.simulation.simulation import ComposedSimulation
 from hpcstencil.simulation.start import at_start, compile_steps, composed
 from hpcstencil.simulation.step_speed import remember_speed_of
 from hpcstencil.simulation.stepping import Stepping
@@ -107,7 +107,7 @@ class Ready:
     buffers: Copies
 
 
-def snapshot_buffers(simulation: Simulation) -> Copies:
+def snapshot_buffers(simulation: ComposedSimulation) -> Copies:
     """Return this process's buffers for asynchronous output.
 
     There are none if output is synchronous. There are also none if blocks are assembled from the arrays of several devices
@@ -192,7 +192,6 @@ def to_file(
     output.close(complete=True, **output.ended(stepping.state, stepping.schedule))
     stopwatch.lap()
     steps = stepping.clock.step - first
-    itemsize = 2 * len(problem.fields) * simulation.dtype.itemsize
     choice = simulation.prepared.choice
     summary = Summary(
         options.output,
@@ -200,7 +199,7 @@ def to_file(
         stepping.clock,
         stopwatch.seconds,
         problem.cells_per_step,
-        itemsize,
+        bytes_per_cell=2 * len(problem.fields) * simulation.dtype.itemsize,
         kernel=f"{choice.kernel} ({choice.why})",
         exchange=simulation.exchange,
         steps_per_exchange=simulation.plan.steps_per_exchange,

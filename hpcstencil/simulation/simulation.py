@@ -28,7 +28,7 @@ from hpcstencil.simulation.prepared import Prepared
 
 
 @dataclass(frozen=True)
-class Simulation:
+class ComposedSimulation:
     """A prepared problem on this process.
 
     Attributes
@@ -91,7 +91,7 @@ class Simulation:
         """The global index range (half-open) per axis of this process's block."""
         return self.device_grid.topology.block()
 
-    def with_problem(self, problem: Problem) -> Simulation:
+    def with_problem(self, problem: Problem) -> ComposedSimulation:
         """Return the same simulation with another ``problem``, which must be able to share its program."""
         control = self.control
         return replace(

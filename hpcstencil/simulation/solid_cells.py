@@ -7,11 +7,11 @@ import numpy as np
 from hpcstencil.distributed.halo import Fields
 from hpcstencil.problem.solid_mask import ALL_SOLID, SOLID
 from hpcstencil.simulation.initial_state import solid_in_expression
-from hpcstencil.simulation.simulation import Simulation
+from hpcstencil.simulation.simulation import ComposedSimulation
 from hpcstencil.validation.errors import InputError
 
 
-def solid_block(simulation: Simulation, fields: Fields) -> np.ndarray:
+def solid_block(simulation: ComposedSimulation, fields: Fields) -> np.ndarray:
     """Return this process's block of the mask: int8, 1 in solid cells and 0 in the fluid; local, without ghost cells.
 
     It has a leading member axis only if the masks of an ensemble's members differ. The problem must have a mask.
@@ -25,7 +25,7 @@ def solid_block(simulation: Simulation, fields: Fields) -> np.ndarray:
     return np.stack(blocks) if len(blocks) > 1 else blocks[0]
 
 
-def check_fluid_left(simulation: Simulation, fields: Fields) -> None:
+def check_fluid_left(simulation: ComposedSimulation, fields: Fields) -> None:
     """Raise InputError, on all processes, if the solid cells of any member cover the whole grid. Collective."""
     if simulation.problem.mask is None:
         return

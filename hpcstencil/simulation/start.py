@@ -21,7 +21,7 @@ from hpcstencil.simulation.finite_check import FiniteCheck, refuse_not_positive
 from hpcstencil.simulation.initial_state import initial_blocks, last_snapshot
 from hpcstencil.simulation.prepared import Decomposed
 from hpcstencil.simulation.restart import Source
-from hpcstencil.simulation.simulation import Simulation
+from hpcstencil.simulation.simulation import ComposedSimulation
 from hpcstencil.simulation.solid_cells import check_fluid_left
 from hpcstencil.simulation.state import State, join
 from hpcstencil.simulation.stepping import Stepping
@@ -30,7 +30,7 @@ from hpcstencil.simulation.streams.probes import parts_of, weights_of
 
 def composed(
     decomposed: Decomposed, devices: Sequence[Any], communicator: Communicator, before: str = ""
-) -> Simulation:
+) -> ComposedSimulation:
     """Compose the simulation of a problem on these devices. Collective.
 
     Prints a warning if the preferred kernel cannot be used, or if the kernel differs from ``before``, the kernel of the run
@@ -45,18 +45,18 @@ def composed(
     return compose(prepared, communicator, devices)
 
 
-def initial_state(simulation: Simulation) -> State:
+def initial_state(simulation: ComposedSimulation) -> State:
     """Return the state at t = 0, on the devices. Collective. Raises InputError on all processes, see `initial_blocks`."""
     return replace(initial_clocks(simulation), fields=simulation.initial_fields())
 
 
-def initial_clocks(simulation: Simulation) -> State:
+def initial_clocks(simulation: ComposedSimulation) -> State:
     """Return a state at t = 0 without fields."""
     problem = simulation.problem
     return State(Clock(), {}, (Clock(),) * (problem.copies if problem.own_steps else 0))
 
 
-def first_state(simulation: Simulation, source: Source, output: Path | None) -> State:
+def first_state(simulation: ComposedSimulation, source: Source, output: Path | None) -> State:
     """Return the state with which a run begins, on the devices: at t = 0, or where it continues by its ``source``.
 
     Collective. ``output`` is the run's own file, from whose last snapshot it may continue. Raises InputError, on all
@@ -85,7 +85,7 @@ def first_state(simulation: Simulation, source: Source, output: Path | None) -> 
     return join(template, simulation.put(blocks), scalars)
 
 
-def at_start(simulation: Simulation, source: Source, output: Path | None, stopwatch: Stopwatch) -> Stepping:
+def at_start(simulation: ComposedSimulation, source: Source, output: Path | None, stopwatch: Stopwatch) -> Stepping:
     """Return the stepping of a run at its first state, after checks of this state. Collective.
 
     The state must have finite values and some fluid cells, and must allow a stable step. ``output`` is the file of the run,

@@ -23,7 +23,7 @@ from hpcstencil.runtime.walltime import CALL
 from hpcstencil.simulation.adaptive_step import Control
 from hpcstencil.simulation.finite_check import FiniteCheck
 from hpcstencil.simulation.further_steps import FurtherSteps, IsQuiet
-from hpcstencil.simulation.simulation import Simulation
+from hpcstencil.simulation.simulation import ComposedSimulation
 from hpcstencil.simulation.state import State
 
 SLOWER = 16  # how much longer a step takes that follows the solution, at most: it is a sweep through memory of its own
@@ -60,7 +60,12 @@ class Stepping:
     """
 
     def __init__(
-        self, simulation: Simulation, schedule: Schedule, state: State, finite: FiniteCheck, stopwatch: Stopwatch
+        self,
+        simulation: ComposedSimulation,
+        schedule: Schedule,
+        state: State,
+        finite: FiniteCheck,
+        stopwatch: Stopwatch,
     ) -> None:
         self.simulation, self.finite, self.stopwatch = simulation, finite, stopwatch
         self.schedule, self.state = schedule, state

@@ -34,7 +34,7 @@ from hpcstencil.symbolic.expressions import (
 from hpcstencil.validation.errors import InputError
 
 ZERO, ONE = Constant(0.0), Constant(1.0)
-STEPS = ("less", "less_equal", "greater", "greater_equal", "equal", "not_equal", "sign")  # piecewise constant
+PIECEWISE_CONSTANT = ("less", "less_equal", "greater", "greater_equal", "equal", "not_equal", "sign")
 
 
 def where(condition: Node, a: Node, b: Node) -> Node:
@@ -61,7 +61,7 @@ RULES: dict[str, Callable[[Node, tuple[Node, ...], tuple[Node, ...]], Node]] = {
     "where": lambda f, x, d: where(x[0], d[1], d[2]),
     "minimum": lambda f, x, d: where(Pointwise("less", x), d[0], d[1]),
     "maximum": lambda f, x, d: where(Pointwise("less", x), d[1], d[0]),
-    **dict.fromkeys(STEPS, lambda f, x, d: ZERO),
+    **dict.fromkeys(PIECEWISE_CONSTANT, lambda f, x, d: ZERO),
 }
 
 

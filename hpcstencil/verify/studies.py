@@ -23,7 +23,7 @@ from hpcstencil.runtime.communicator import Communicator, OneProcess
 from hpcstencil.simulation.compose import with_kernel
 from hpcstencil.simulation.diagnostics import Diagnostics
 from hpcstencil.simulation.prepared import Decomposed
-from hpcstencil.simulation.simulation import Simulation
+from hpcstencil.simulation.simulation import ComposedSimulation
 from hpcstencil.symbolic.expressions import Derivative, Node, Pointwise, Reduction, at_time, substitute, walk
 from hpcstencil.validation.errors import InputError
 from hpcstencil.validation.findings import Finding
@@ -102,7 +102,7 @@ def adapted(config: Config, cells: Sequence[int], **changes: Any) -> Config:
     )  # fmt: skip
 
 
-def alone(problem: Problem, devices: int = 1) -> Simulation:
+def alone(problem: Problem, devices: int = 1) -> ComposedSimulation:
     """Compose the simulation of a problem for this process only, on ``devices`` of its devices, with the kernel
     `shift`."""
     return with_kernel("shift", Decomposed.of(problem, 1, devices), OneProcess(), jax.local_devices()[:devices])
@@ -244,7 +244,7 @@ def reduced(config: Config) -> Problem:
     return build(replace(config, grid=grid, output=output), all_used=False)
 
 
-def step_of(problem: Problem, simulation: Simulation) -> float:
+def step_of(problem: Problem, simulation: ComposedSimulation) -> float:
     """A fixed step size for a problem, in the time unit of the input: `time.dt`, or the first step that `cfl` or the
     tolerance gives."""
     time = problem.config.time
@@ -297,7 +297,7 @@ def decompositions(problem: Problem, communicator: Communicator, devices: Sequen
     simulation = alone(problem)
     dt = communicator.broadcast(step_of(problem, simulation))
 
-    def blocks(simulation: Simulation) -> dict[str, np.ndarray]:
+    def blocks(simulation: ComposedSimulation) -> dict[str, np.ndarray]:
         problem = simulation.problem
         fields = simulation.advance(simulation.initial_fields(), StepRange(0.0, 0, dt, COMPARED_STEPS))
         return simulation.get(fields, problem.fields)

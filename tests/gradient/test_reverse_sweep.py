@@ -363,6 +363,21 @@ def test_derivatives_that_are_not_finite_are_reported():
     })  # fmt: skip
     with pytest.raises(NumericsError, match="finite derivatives with respect to initial.u, but 1 cells have none"):
         sweep(sweep.forward.initial_fields(), 1)
+    for objective, sentence in (
+        ("sqrt(sum((r - r)**2))", "its sums, but got inf"),
+        ("sum(sqrt((r - r)**2))", "2 of 2 have none"),
+    ):
+        of_samples = sweep_of({
+            "grid": {"shape": [6]},
+            "equation": {"name": "custom", "rhs": {"u": "dxx(u)"}},
+            "initial": {"u": "x"},
+            "time": {"end": 0.1, "dt": 0.1},
+            "probes": {"r": {"field": "u", "x": 3.0}},
+            "objective": {"J": objective},
+            "gradient": {"of": ["initial.u"]},
+        })  # fmt: skip
+        with pytest.raises(NumericsError, match=f"finite derivatives of the objective with respect to .*{sentence}"):
+            of_samples(of_samples.forward.initial_fields(), 1)
     blown = sweep.forward.put({"u": np.full(6, np.inf, np.float32)})
     with pytest.raises(NumericsError, match="objective: expected a finite value"):
         sweep(blown, 1)

@@ -14,7 +14,7 @@ from hpcstencil.backends.native.cost_model import (
     account,
     cells_beside,
     least_work,
-    reach_in,
+    reach_of_steps,
     steps_between_exchanges,
 )
 from hpcstencil.backends.native.program import Program, program
@@ -94,7 +94,7 @@ class LoweredToNative:
         for trees in (self.problem.reduced(), self.problem.measured.values()):
             ValueProgram.of(self.program, self.problem, trees).begin()
 
-    def lack(self, device: jax.Device, topology: Topology) -> str:
+    def lack(self, topology: Topology) -> str:
         """Compile the program and return the compiler's error message, or "" if it compiles; see `backend.Lowered`.
 
         One process per host compiles while the others wait. Rank 0 also compiles the cost model, by which it chooses the
@@ -128,7 +128,7 @@ class LoweredToNative:
         if not every:
             return None  # sections know their own reach
         model = account(self.program)
-        own, more = reach_in(model, topology.ndim, every), self.values.more_reach(model, topology.ndim, every)
+        own, more = reach_of_steps(model, topology.ndim, every), self.values.more_reach(model, topology.ndim, every)
         return own if more is None else tuple(map(sum, zip(own, more, strict=True)))
 
     def cells_held(self, plan: Plan) -> tuple[int, int]:

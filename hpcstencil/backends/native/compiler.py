@@ -88,7 +88,7 @@ def _processor() -> str:
     return next((line for line in lines if line.startswith(("flags", "Features"))), platform.machine())
 
 
-class Part(NamedTuple):
+class DriverPart(NamedTuple):
     """A text that is compiled apart, for many libraries, and the compiler's option for the level of optimization."""
 
     text: str
@@ -96,7 +96,7 @@ class Part(NamedTuple):
 
 
 def library(
-    text: str, driver: tuple[Part, ...] = (), includes: Sequence[str] = (), quickly: bool = False
+    text: str, driver: tuple[DriverPart, ...] = (), includes: Sequence[str] = (), quickly: bool = False
 ) -> ctypes.CDLL:
     """Compile the C++ ``text`` to a library and load it into this process.
 
@@ -130,7 +130,7 @@ def library(
 
 
 @once
-def _object(part: Part) -> bytes:
+def _object(part: DriverPart) -> bytes:
     """Return the object file of a part, compiled at most once per process."""
     options = (part.level, "-c")
     kept = _place(part.text, *options)
@@ -160,7 +160,7 @@ def _made(compiled: Callable[[], Path], kept: Path | None) -> Path:
 
 
 @once
-def begun(text: str, driver: tuple[Part, ...] = ()) -> Future[ctypes.CDLL]:
+def begun(text: str, driver: tuple[DriverPart, ...] = ()) -> Future[ctypes.CDLL]:
     """Start compiling ``text`` in a thread, once per process and text, and return the future of its `library`.
 
     The future's ``result()`` raises the errors of `library`.

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcstencil.backends.native.compiler import Part, cache_bytes, cache_is_far, cache_share, library
+from hpcstencil.backends.native.compiler import DriverPart, cache_bytes, cache_is_far, cache_share, library
 from hpcstencil.backends.native.passes import AXIS_OF
 from hpcstencil.backends.native.program import Program
 from hpcstencil.numerics.topology import Topology
@@ -27,7 +27,7 @@ MUCH_THE_SAME = 1.005  # of all choices whose cost is within this factor of the 
 
 
 @cache
-def _loaded(outline: str, driver: tuple[Part, ...]) -> ctypes.CDLL:
+def _loaded(outline: str, driver: tuple[DriverPart, ...]) -> ctypes.CDLL:
     return library(outline, driver, quickly=True)
 
 
@@ -48,17 +48,12 @@ def work_per_step(program: Program, topology: Topology) -> Callable[[int], float
     return lambda steps: float(work(*block, ctypes.c_int64(steps)))
 
 
-def reach_of_steps(program: Program, ndim: int, steps: int) -> tuple[int, ...]:
+def reach_of_steps(library: ctypes.CDLL, ndim: int, steps: int) -> tuple[int, ...]:
     """Return how many cells beyond a block ``steps`` steps load at most, per axis of the grid.
 
-    With leapfrog they are a third of one stencil's radius per stage if only one of the two groups of fields has a stencil.
-    Raises Unsupported like `account`.
+    ``library`` is a program, or its cost model (`account`). With leapfrog the cells are a third of one stencil's radius per
+    stage if only one of the two groups of fields has a stencil.
     """
-    return reach_in(account(program), ndim, steps)
-
-
-def reach_in(library: ctypes.CDLL, ndim: int, steps: int) -> tuple[int, ...]:
-    """Return `reach_of_steps` of a program in ``library``, or of its cost model."""
     found = (ctypes.c_int64 * 3)()
     library.reach_of_steps(ctypes.c_int64(steps), found)
     return tuple(found[axis] for axis in AXIS_OF[ndim])
@@ -98,7 +93,7 @@ def step_time(program: Program, problem: Problem, topology: Topology, costs: Cos
 
     def seconds(every: int) -> float:
         computing = cells * problem.copies * work(every) * unit
-        plan = Plan.of(problem, topology, every, known_reach=reach_of_steps(program, topology.ndim, every))
+        plan = Plan.of(problem, topology, every, known_reach=reach_of_steps(account(program), topology.ndim, every))
         sent = every * plan.halo_bytes_per_step(fields, itemsize)
         messages = costs.latency + sent / costs.bytes_per_second
         return computing + (WAITING + max(0.0, messages - HIDDEN[topology.ndim] * every * computing)) / every

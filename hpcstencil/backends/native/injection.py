@@ -17,7 +17,7 @@ from hpcstencil.numerics.topology import Topology
 from hpcstencil.problem.decomposition import MOST_STEPS_PER_EXCHANGE
 
 
-class Struct(ctypes.Structure):
+class InjectionStruct(ctypes.Structure):
     """The struct Injection of injection.hpp."""
 
     _fields_ = (
@@ -45,7 +45,7 @@ class NativeInjection:
         library.reach_of_steps(ctypes.c_int64(min(most, MOST_STEPS_PER_EXCHANGE)), found)
         self.beyond = tuple(int(found[axis]) for axis in AXIS_OF[topology.ndim])
         self.index: np.ndarray | None = None
-        self.struct = Struct()
+        self.struct = InjectionStruct()
 
     def at(self, index: np.ndarray) -> None:
         self.index = index
@@ -58,7 +58,7 @@ class NativeInjection:
         row = (place[0] + beyond[0]) * rows + place[1] + beyond[1]
         runs, row = runs_of(row, place[2], np.arange(len(index)), WIDEST)
         self.runs, self.begin = runs, np.searchsorted(row, np.arange(planes * rows + 1)).astype(np.int64)
-        self.struct = Struct(
+        self.struct = InjectionStruct(
             size=len(index),
             beyond=(ctypes.c_int64 * 3)(*beyond),
             begin=self.begin.ctypes.data,

@@ -79,7 +79,7 @@ Parts = tuple[Part, ...]  # of one pass
 
 
 @dataclass(frozen=True)
-class Plan:
+class StepPlan:
     """The step of a problem as ``parts``, which compute ``arrays``.
 
     The first arrays are the fields, followed by the estimated errors of some fields. ``ends`` are the numbers of the arrays
@@ -273,7 +273,7 @@ class Trials:
 # ---- parts joined to passes ----
 
 
-def joined(plan: Plan, trials: Trials) -> list[Parts]:
+def joined(plan: StepPlan, trials: Trials) -> list[Parts]:
     """Group the parts of a step's plan into passes."""
     passes: list[Parts] = []
     for number, part in enumerate(plan.parts):
@@ -284,7 +284,7 @@ def joined(plan: Plan, trials: Trials) -> list[Parts]:
     return passes
 
 
-def joined_ends(plan: Plan, trials: Trials, passes: Sequence[Parts]) -> Parts:
+def joined_ends(plan: StepPlan, trials: Trials, passes: Sequence[Parts]) -> Parts:
     """Return the parts of the last pass of a step and the first pass of the next one, joined.
 
     The result is empty if the two cannot be joined. A pass reads the arrays of one step only (`Problem.replayed`).
@@ -298,7 +298,7 @@ def joined_ends(plan: Plan, trials: Trials, passes: Sequence[Parts]) -> Parts:
     return (*passes[-1], *first) if can_join(plan, trials, first, passes[-1], len(plan.parts)) else ()
 
 
-def can_join(plan: Plan, trials: Trials, parts: Parts, before: Parts, number: int) -> bool:
+def can_join(plan: StepPlan, trials: Trials, parts: Parts, before: Parts, number: int) -> bool:
     """Return whether ``parts`` can be computed in the same pass as the parts ``before`` them.
 
     ``number`` is that of the first of them in the plan.
@@ -312,7 +312,7 @@ def can_join(plan: Plan, trials: Trials, parts: Parts, before: Parts, number: in
     return not any(any(reach.get(array, ())) for array in results)
 
 
-def adds_too_early(plan: Plan, trials: Trials, passes: Sequence[Parts]) -> bool:
+def adds_too_early(plan: StepPlan, trials: Trials, passes: Sequence[Parts]) -> bool:
     """Return whether values are added to an array before all parts that need it without them are computed."""
     for array, number in plan.injected.items():
         own = next(parts for parts in passes if any(array in part.outputs for part in parts))
@@ -325,7 +325,7 @@ def adds_too_early(plan: Plan, trials: Trials, passes: Sequence[Parts]) -> bool:
 # ---- the text of passes ----
 
 
-def written(plan: Plan, trials: Trials, passes: Sequence[Parts], ends: Parts, text: Text) -> list[Pass]:
+def written(plan: StepPlan, trials: Trials, passes: Sequence[Parts], ends: Parts, text: Text) -> list[Pass]:
     """Return all passes of a step, each of which stores the results that are needed later.
 
     Their functions are added to ``text``. If there are joined ``ends``, their pass is the last one.
@@ -343,7 +343,7 @@ def written(plan: Plan, trials: Trials, passes: Sequence[Parts], ends: Parts, te
     return results
 
 
-def ends_read(plan: Plan, trials: Trials, passes: Sequence[Parts]) -> set[int]:
+def ends_read(plan: StepPlan, trials: Trials, passes: Sequence[Parts]) -> set[int]:
     """Return the arrays of fields after a step that must be stored although the joined pass uses them directly.
 
     They are read by boundary conditions, or by a pass of the next step after its first one.
@@ -353,7 +353,7 @@ def ends_read(plan: Plan, trials: Trials, passes: Sequence[Parts]) -> set[int]:
     return {end for n, end in enumerate(plan.ends) if n in later or (n < len(plan.fields) and plan.fields[n] in beside)}
 
 
-def only_written(plan: Plan, read: Sequence[set[int]]) -> set[int]:
+def only_written(plan: StepPlan, read: Sequence[set[int]]) -> set[int]:
     """Return the arrays, after a step, of the fields that no pass reads. ``read`` are the arrays that each pass reads.
 
     A step computes them anew, whatever they were; they may be recorded after each step.
@@ -361,14 +361,14 @@ def only_written(plan: Plan, read: Sequence[set[int]]) -> set[int]:
     return {end for n, end in enumerate(plan.ends) if not any(n in arrays for arrays in read)}
 
 
-def fields_beside_faces(plan: Plan) -> set[str]:
+def fields_beside_faces(plan: StepPlan) -> set[str]:
     """Return the names of the fields that the boundary conditions of arrays read."""
     operands = {array.operand for array in plan.arrays}
     faces = [face for (operand, _, _), face in plan.problem.faces.items() if operand in operands]
     return {name for face in faces for value in face.values for name in value.field_names}
 
 
-def planes_at_once(plan: Plan, statements: int, longest: int) -> int:
+def planes_at_once(plan: StepPlan, statements: int, longest: int) -> int:
     """Return the number of planes that a pass of ``statements`` statements per cell computes together.
 
     The sweep advances by the largest number of any pass, and each array between two passes holds as many planes more. So it
@@ -383,7 +383,7 @@ def planes_at_once(plan: Plan, statements: int, longest: int) -> int:
     return min(MOST_AT_ONCE if few else 2, plan.most_at_once)
 
 
-def pass_of(plan: Plan, trials: Trials, parts: Parts, wanted: Collection[int], longest: int, text: Text) -> Pass:
+def pass_of(plan: StepPlan, trials: Trials, parts: Parts, wanted: Collection[int], longest: int, text: Text) -> Pass:
     """Return the pass of ``parts``, which stores their ``wanted`` results.
 
     Its functions and scalars are added to ``text``; ``longest`` is as in `planes_at_once`. Raises Unsupported if the pass reads
@@ -401,7 +401,7 @@ def pass_of(plan: Plan, trials: Trials, parts: Parts, wanted: Collection[int], l
 
 
 def variant_of(
-    plan: Plan,
+    plan: StepPlan,
     trials: Trials,
     parts: Parts,
     places: Mapping[int, int],

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hpcstencil.backends.backend import Unsupported
-from hpcstencil.backends.native.compiler import Part
+from hpcstencil.backends.native.compiler import DriverPart
 from hpcstencil.backends.native.expression_writer import Offset, is_flat
 from hpcstencil.backends.native.pass_statements import Cells, Scope
 from hpcstencil.backends.native.passes import MOST_AT_ONCE, Pass
@@ -52,7 +52,7 @@ class Program:
 
     text: str
     outline: str
-    driver: tuple[Part, ...]
+    driver: tuple[DriverPart, ...]
     fields: tuple[str, ...]
     errors: tuple[str, ...]
     parameters: tuple[str, ...]
@@ -90,7 +90,7 @@ def with_driver(program: Program, driver: str) -> Program:
     return replace(program, driver=parts(real, driver))
 
 
-def parts(real: str, driver: str) -> tuple[Part, ...]:
+def parts(real: str, driver: str) -> tuple[DriverPart, ...]:
     """Return the parts of a driver. ``real`` is the C++ definition of the type of a cell.
 
     The last part plans the work of the others, and is compiled with less optimization, which takes two thirds of the time.
@@ -98,8 +98,8 @@ def parts(real: str, driver: str) -> tuple[Part, ...]:
     *others, last = DRIVERS[driver]
     without = "#define ENTRY static inline"
     return (
-        *(Part(f'{real}\n{without}\n#include "{name}"\n') for name in others),
-        Part(f'{real}\n#include "{last}"\n', "-O1"),
+        *(DriverPart(f'{real}\n{without}\n#include "{name}"\n') for name in others),
+        DriverPart(f'{real}\n#include "{last}"\n', "-O1"),
     )
 
 

@@ -33,7 +33,7 @@ class Region(ctypes.Structure):
     )
 
 
-class Struct(RecordedSteps):
+class RegionRecordsStruct(RecordedSteps):
     """The struct RegionRecords of region_records.hpp."""
 
     _fields_ = (
@@ -69,7 +69,7 @@ class NativeRegions:
             region.count[:] = region.stride[:] = [1, 1, 1]
             for axis, cells, count in zip(AXIS_OF[len(chosen)], chosen, array.shape[-len(chosen) :], strict=True):
                 region.from_[axis], region.count[axis], region.stride[axis] = cells.start, count, cells.step or 1
-        self.struct = Struct(evaluator=evaluator, count=len(arrays), region=ctypes.addressof(self.regions))
+        self.struct = RegionRecordsStruct(evaluator=evaluator, count=len(arrays), region=ctypes.addressof(self.regions))
         weakref.finalize(self, library.drop_region_records, ctypes.c_void_p(ctypes.addressof(self.struct)))
 
     def expect(

@@ -11,14 +11,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from hpcstencil.backends.native.pass_statements import Scope, flattened
-from hpcstencil.backends.native.passes import Array, Part, Plan, Trials, value_of
+from hpcstencil.backends.native.passes import Array, Part, StepPlan, Trials, value_of
 from hpcstencil.symbolic.expressions import OPERATORS, Convolution, Derivative, Halfway, Neighbour, Node
 
 MERGED = (Derivative, Halfway, Convolution)  # operators whose stencils are merged with those of other terms of a sum
 FEWEST = 8  # statements per cell that must be saved by loading a result instead of computing it again
 
 
-def without_unread(plan: Plan, trials: Trials) -> Plan:
+def without_unread(plan: StepPlan, trials: Trials) -> StepPlan:
     """Return the plan without results that no later part, boundary condition or step reads."""
     read = {*plan.ends, *plan.injected, *plan.beside_faces}
     kept: dict[int, Part] = {}
@@ -32,7 +32,7 @@ def without_unread(plan: Plan, trials: Trials) -> Plan:
     return replace(plan, parts=parts, injected=before)
 
 
-def with_shared_results(plan: Plan, trials: Trials) -> Plan:
+def with_shared_results(plan: StepPlan, trials: Trials) -> StepPlan:
     """Return the plan with further arrays, which hold results that later parts would compute again."""
     parts, arrays = list(plan.parts), list(plan.arrays)
     computing: dict[Node, list[int]] = {}  # the parts so far that compute a tree, by tree
@@ -58,7 +58,7 @@ def with_shared_results(plan: Plan, trials: Trials) -> Plan:
     return replace(plan, parts=tuple(parts), arrays=tuple(arrays))
 
 
-def has_same_value(plan: Plan, tree: Node, here: Scope, there: Scope) -> bool:
+def has_same_value(plan: StepPlan, tree: Node, here: Scope, there: Scope) -> bool:
     """Return whether a tree has the same value in two scopes, down to the last bit."""
     if here.node != there.node or here.deep or there.deep:  # sums load deep arrays as a whole
         return False

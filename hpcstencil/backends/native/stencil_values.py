@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpcstencil.backends.backend import Cellwise, Unsupported
 from hpcstencil.backends.native.compiler import begun
-from hpcstencil.backends.native.cost_model import reach_in
+from hpcstencil.backends.native.cost_model import reach_of_steps
 from hpcstencil.backends.native.passes import AXIS_OF
 from hpcstencil.backends.native.program import Program, program
 from hpcstencil.backends.native.value_program import evaluable
@@ -245,7 +245,7 @@ class ValuesOfRun:
         recorded = self.recorded(library, ndim)
         if steps and any(recorded):
             more = more_reach(recorded, library, self.fields, ndim, steps)
-            own = reach_in(library, ndim, steps) if any(widths) else more
+            own = reach_of_steps(library, ndim, steps) if any(widths) else more
             if all(w == 0 or n + m <= w for n, m, w in zip(own, more, widths, strict=True)):
                 return recorded
         return [None for _ in recorded]

@@ -26,7 +26,7 @@ from hpcstencil.backends.native.passes import (
     Part,
     Parts,
     Pass,
-    Plan,
+    StepPlan,
     Text,
     Trials,
     Write,
@@ -138,7 +138,7 @@ class Step:
         The average number of statements per cell in a pass, outside absorbing layers.
     """
 
-    plan: Plan
+    plan: StepPlan
     parts: tuple[Parts, ...]
     passes: tuple[Pass, ...]
     joins_steps: bool
@@ -168,14 +168,16 @@ def step_of(problem: Problem, most_at_once: int = MOST_AT_ONCE) -> Step:
     return Step(plan, tuple(parts), tuple(passes), bool(ends), statements, text)
 
 
-def planned(problem: Problem, trials: Trials, copied: bool = False) -> Plan:
+def planned(problem: Problem, trials: Trials, copied: bool = False) -> StepPlan:
     """Return the plan of a step: its parts, stage by stage, and the arrays that they fill.
 
     If ``copied``, values are added to copies of `Problem.injected`, so that earlier parts can read the fields without them.
     """
     planner = Planner(problem, trials, copied)
     ends = planner.take()
-    plan = Plan(problem, tuple(planner.arrays), tuple(planner.parts), tuple(ends), layers_of(problem), planner.injected)
+    plan = StepPlan(
+        problem, tuple(planner.arrays), tuple(planner.parts), tuple(ends), layers_of(problem), planner.injected
+    )
     return with_shared_results(without_unread(plan, trials), trials)
 
 
@@ -187,7 +189,7 @@ class Planner:
         self.fields, self.errors = fields_of(problem), tuple(problem.errors())
         self.arrays = [*(Array(Field(name)) for name in self.fields), *(Array(None) for _ in self.errors)]
         self.parts: list[Part] = []
-        self.injected: dict[int, int] = {}  # as in `Plan`
+        self.injected: dict[int, int] = {}  # as in `StepPlan`
         self.operands: dict[OperandKey, int] = {}  # the arrays that hold operands
 
     def take(self) -> list[int]:
@@ -446,7 +448,7 @@ def part_of(trees: Sequence[Node], held: Mapping[Node, int], node: float) -> Par
     return Part({n: value_of(tree) for n, tree in enumerate(trees)}, Scope(held, node))
 
 
-def check_times(plan: Plan, trials: Trials) -> None:
+def check_times(plan: StepPlan, trials: Trials) -> None:
     """Raise Unsupported if an array would need ghost cells at two times, since they are computed once per array."""
     used_at: dict[int, set[float]] = {}
     for part in plan.parts:
@@ -462,7 +464,7 @@ def check_times(plan: Plan, trials: Trials) -> None:
             raise Unsupported("boundary values change in time within a step of this integrator")
 
 
-def check_corners(plan: Plan, passes: Sequence[Parts], trials: Trials) -> None:
+def check_corners(plan: StepPlan, passes: Sequence[Parts], trials: Trials) -> None:
     """Raise Unsupported if corner ghost cells depend on boundary values that read fields.
 
     Such boundary values would need fields in ghost cells, but fields are known only inside the block.

@@ -19,7 +19,7 @@ import numpy as np
 from hpcstencil.backends.backend import ArraysByStep
 
 
-class Struct(ctypes.Structure):
+class StepArraysStruct(ctypes.Structure):
     """The struct StepArrays of step_arrays.hpp."""
 
     _fields_ = (
@@ -58,7 +58,7 @@ def passed(to: Callable[[Any], None], names: Sequence[str], arrays: ArraysByStep
         for name, array in arrays[int(step)].items():
             n = names.index(name)
             place[n], (planes[n], pitches[n]) = address(array), plane_and_pitch(array)
-    struct = Struct(len(steps), *(each.ctypes.data for each in (steps, places, planes, pitches)))
+    struct = StepArraysStruct(len(steps), *(each.ctypes.data for each in (steps, places, planes, pitches)))
     to(ctypes.byref(struct))
     try:
         yield

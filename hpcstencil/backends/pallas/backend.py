@@ -64,7 +64,7 @@ class LoweredToPallas:
     def begin(self) -> None:
         return None
 
-    def lack(self, device: jax.Device, topology: Topology) -> str:
+    def lack(self, topology: Topology) -> str:
         import jax
 
         try:

@@ -58,7 +58,7 @@ class LoweredToArrays:
     def begin(self) -> None:
         return None
 
-    def lack(self, device: jax.Device, topology: Topology) -> str:
+    def lack(self, topology: Topology) -> str:
         return ""
 
     def seconds_per_work(self, topology: Topology) -> float | None:

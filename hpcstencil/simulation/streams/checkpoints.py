@@ -16,7 +16,7 @@ from hpcstencil.runtime.stopwatch import Stopwatch
 from hpcstencil.runtime.walltime import passed
 from hpcstencil.simulation.checkpoint_time import remember_checkpoint, seconds_to_checkpoint
 from hpcstencil.simulation.file_blocks import checkpoint_block
-from hpcstencil.simulation.simulation import Simulation
+from hpcstencil.simulation.simulation import ComposedSimulation
 from hpcstencil.simulation.state import State, split
 from hpcstencil.simulation.streams.output import Output
 from hpcstencil.simulation.streams.stream import Stream
@@ -30,7 +30,9 @@ class CheckpointWriter:
     written, or -1, and ``last`` the time (of time.monotonic) at which it was written.
     """
 
-    def __init__(self, path: Path, simulation: Simulation, attributes: Mapping[str, Any], stopwatch: Stopwatch) -> None:
+    def __init__(
+        self, path: Path, simulation: ComposedSimulation, attributes: Mapping[str, Any], stopwatch: Stopwatch
+    ) -> None:
         self.path, self.simulation, self.attributes, self.stopwatch = path, simulation, attributes, stopwatch
         self.seconds = seconds_to_checkpoint(simulation.problem)
         self.newest_step = -1

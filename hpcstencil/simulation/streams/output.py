@@ -19,12 +19,12 @@ from hpcstencil.runtime.stopwatch import Stopwatch
 from hpcstencil.simulation.diagnostics import Diagnostics
 from hpcstencil.simulation.file_blocks import output_blocks
 from hpcstencil.simulation.restart import Source
-from hpcstencil.simulation.simulation import Simulation
+from hpcstencil.simulation.simulation import ComposedSimulation
 from hpcstencil.simulation.solid_cells import solid_block
 from hpcstencil.simulation.state import State, scalars_of
 
 
-def provenance(simulation: Simulation, source: Source) -> dict[str, Any]:
+def provenance(simulation: ComposedSimulation, source: Source) -> dict[str, Any]:
     """Return the attributes of every file of a run: its input, its decomposition, and its history of continuations."""
     config = simulation.problem.config
     decomposition = {
@@ -69,7 +69,7 @@ class Output:
     def __init__(
         self,
         path: Path,
-        simulation: Simulation,
+        simulation: ComposedSimulation,
         source: Source,
         attributes: Mapping[str, Any],
         buffers: Copies,

@@ -20,7 +20,7 @@ from hpcstencil.io.time_series import Rows, RowsOf
 from hpcstencil.numerics.schedule import Clock, Leap
 from hpcstencil.problem.receivers import PROBED, Receivers
 from hpcstencil.runtime.communicator import agree
-from hpcstencil.simulation.simulation import Simulation
+from hpcstencil.simulation.simulation import ComposedSimulation
 from hpcstencil.simulation.solid_cells import solid_block
 from hpcstencil.simulation.state import State
 from hpcstencil.simulation.streams.output import Output
@@ -172,7 +172,7 @@ class Probes(Stream):
 
 
 def expressions_at(
-    simulation: Simulation, part: ReceiverCells, fields: Fields, parameters: Parameters, time: float
+    simulation: ComposedSimulation, part: ReceiverCells, fields: Fields, parameters: Parameters, time: float
 ) -> Fields:
     """Return the expressions in all cells, by `Receivers.field`, if the receivers of ``part`` record any. Collective."""
     probed = simulation.problem.probed
@@ -191,7 +191,7 @@ def group_of(name: str) -> str:
     return f"{PROBES}/{name}"
 
 
-def gathered(simulation: Simulation, receivers: Receivers, own: np.ndarray) -> np.ndarray:
+def gathered(simulation: ComposedSimulation, receivers: Receivers, own: np.ndarray) -> np.ndarray:
     """Gather the values at this process's receivers of one table on rank 0. All processes call this together.
 
     ``own`` has the shape (rows, own receivers), sorted by number. The result has the shape (rows, receivers) and the same
@@ -209,7 +209,7 @@ def gathered(simulation: Simulation, receivers: Receivers, own: np.ndarray) -> n
     return values
 
 
-def parts_of(simulation: Simulation, receivers: Mapping[str, Receivers]) -> ReceiverCells:
+def parts_of(simulation: ComposedSimulation, receivers: Mapping[str, Receivers]) -> ReceiverCells:
     """Return this process's share of the receivers, by table of [probes], and of the cells around them."""
     topology, config = simulation.device_grid.topology, simulation.problem.config
     width = min(config.numerics.order, topology.shape[-1])
@@ -217,7 +217,7 @@ def parts_of(simulation: Simulation, receivers: Mapping[str, Receivers]) -> Rece
 
 
 def interpolated(
-    simulation: Simulation, part: ReceiverCells, samples: CellSamples, count: int, weights: Sequence[np.ndarray]
+    simulation: ComposedSimulation, part: ReceiverCells, samples: CellSamples, count: int, weights: Sequence[np.ndarray]
 ) -> list[np.ndarray]:
     """Interpolate the first ``count`` records of ``samples`` at this process's receivers. All processes call this together.
 
@@ -229,7 +229,7 @@ def interpolated(
 
 
 def weights_of(
-    simulation: Simulation, receivers: Mapping[str, Receivers], part: ReceiverCells, fields: Fields
+    simulation: ComposedSimulation, receivers: Mapping[str, Receivers], part: ReceiverCells, fields: Fields
 ) -> list[np.ndarray]:
     """Return the weights of the cells around this process's receivers, laid out as in `ReceiverCells.own_weights`.
 
