@@ -533,10 +533,10 @@ def test_a_compiler_that_could_not_be_started_for_a_bad_address_is_started_again
         return run(*arguments, **options)
 
     monkeypatch.setattr(subprocess, "run", failing)
-    assert compiler._told(["echo", "here"]) == (0, "here\n", "") and not failures
+    assert compiler._output_of(["echo", "here"]) == (0, "here\n", "") and not failures
     failures += [OSError(errno.EFAULT, "Bad address")] * 3
     with pytest.raises(Unsupported, match="echo cannot be run: Bad address"):
-        compiler._told(["echo", "here"])
+        compiler._output_of(["echo", "here"])
 
 
 def test_without_a_compiler_xla_takes_over_and_says_so(empty_cache, monkeypatch):
@@ -651,11 +651,11 @@ def test_programs_share_a_driver(counting, monkeypatch, cache):
     """One process compiles it, and later ones find it in the cache. Without a cache, each process compiles it once."""
     script = """
 import ctypes, sys
-from hpcstencil.backends.native.compiler import Part, library
+from hpcstencil.backends.native.compiler import DriverPart, library
 ends = "extern const int GIVEN, FIELDS; const int GIVEN = {0}, FIELDS = {0};"
 driver = "extern const int FIELDS; extern \\"C\\" int fields() {{ return FIELDS; }}"
 for count in map(int, sys.argv[1:]):
-    assert library(ends.format(count), (Part(driver.format()),)).fields() == count
+    assert library(ends.format(count), (DriverPart(driver.format()),)).fields() == count
 """
     if not cache:
         monkeypatch.setenv("XDG_CACHE_HOME", "/proc")

@@ -69,8 +69,8 @@ def test_every_second_of_a_run_has_its_name(tmp_path, monkeypatch):
     monkeypatch.setattr(run, "Stopwatch", lambda began: watch(began, clock))
     for owner, name, seconds in (
         (start, "prepare", 1.0),
-        (simulation.Simulation, "compile", 1.0),
-        (simulation.Simulation, "initial_fields", 10.0),
+        (simulation.ComposedSimulation, "compile", 1.0),
+        (simulation.ComposedSimulation, "initial_fields", 10.0),
         (FiniteCheck, "extremes", 100.0),
         (OutputFile, "write_snapshot", 1e4),
         (AsyncWriter, "wait", 1e5),
