@@ -16,6 +16,7 @@ from hpcstencil.adjoint.problem import (
     ADJOINT,
     END,
     EXTREMA,
+    EXTREME,
     GRADIENT,
     OBJECTIVE,
     OF_APART,
@@ -45,7 +46,6 @@ from hpcstencil.problem.solid_mask import in_fluid
 from hpcstencil.problem.staggered_terms import with_lower_walls
 from hpcstencil.symbolic.differentiate import ONE, ZERO, times
 from hpcstencil.symbolic.expressions import (
-    EXTREME,
     Field,
     Node,
     Noise,

@@ -64,6 +64,7 @@ OF_APART = "apart "  # and the name of a field: the part of its time derivative 
 SAMPLES_SEED = "samples seed "  # and a table: the derivative of the objective with respect to what its receivers record
 OBJECTIVE = "objective"
 VARYING = (Field, Time, StepSize, Series)  # nodes whose values may differ from step to step
+EXTREME = ("min", "max")  # kinds of reductions whose derivatives are those of single cells
 CELLS = "extreme cells "  # and the number of a reduction: a field, 1 in the cells that have its value, and 0 elsewhere
 
 

@@ -24,6 +24,7 @@ from hpcstencil.adjoint.members import single_runs
 from hpcstencil.adjoint.problem import (
     CELLS,
     EXTREMA,
+    EXTREME,
     OBJECTIVE,
     OF_APART,
     SAMPLES_SEED,
@@ -44,7 +45,6 @@ from hpcstencil.problem.problem import Problem
 from hpcstencil.problem.receivers import PROBED, Receivers
 from hpcstencil.symbolic.differentiate import ZERO
 from hpcstencil.symbolic.expressions import (
-    EXTREME,
     Field,
     Node,
     Parameter,

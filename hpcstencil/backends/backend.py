@@ -13,7 +13,7 @@ trailing member axis. Parameters, times and step sizes are float64.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -129,10 +129,10 @@ class Reductions(Protocol):
         Native code then reduces them while it stores them.
         """
 
-    def recorder(self, most: int, summed: Collection[Node] | None = None) -> Recorder | None:
+    def recorder(self, most: int, with_sums: bool = True) -> Recorder | None:
         """Return a recorder of up to ``most`` reductions of all trees; None if compiled calls cannot record them.
 
-        It adds up the trees in ``summed``, by default all. The sums of the others are NaN in its results.
+        Without ``with_sums``, those in its results mean nothing.
         """
 
     def extremes(

@@ -24,6 +24,7 @@ from hpcstencil.adjoint.checkpointing import Advance, Reverse, actions
 from hpcstencil.adjoint.plan import first_on_tape, groups_of
 from hpcstencil.adjoint.problem import (
     END,
+    EXTREME,
     OBJECTIVE,
     REMEMBERED,
     SAMPLED,
@@ -49,7 +50,7 @@ from hpcstencil.numerics.schedule import StepRange
 from hpcstencil.simulation.diagnostics import Diagnostics
 from hpcstencil.simulation.simulation import ComposedSimulation
 from hpcstencil.symbolic import numpy_evaluate
-from hpcstencil.symbolic.expressions import EXTREME, Node, Time
+from hpcstencil.symbolic.expressions import Node, Time
 from hpcstencil.validation.errors import HpcstencilError, NumericsError
 
 

@@ -13,7 +13,7 @@ from hpcstencil.distributed.halo import Fields
 from hpcstencil.io.dataset_names import DIAGNOSTICS
 from hpcstencil.io.time_series import RowsOf
 from hpcstencil.symbolic import numpy_evaluate
-from hpcstencil.symbolic.expressions import EXTREME, Node, Reduction, Time, walk
+from hpcstencil.symbolic.expressions import Node, Reduction, Time, walk
 
 
 @dataclass
@@ -30,12 +30,6 @@ class Diagnostics:
     steps: list[int] = field(default_factory=list)
     times: list[float] = field(default_factory=list)
     rows: dict[str, list[Any]] = field(default_factory=dict)
-
-    @property
-    def summed(self) -> set[Node]:
-        """The trees of ``reductions`` whose sums are in a diagnostic; of the others only extrema are."""
-        parts = (part for tree in self.trees.values() for part in walk(tree) if isinstance(part, Reduction))
-        return {part.operand for part in parts if part.kind not in EXTREME}
 
     def take(self, fields: Fields, step: int, time: float) -> None:
         """Evaluate all diagnostics for this state, and keep the values as a row. Collective."""

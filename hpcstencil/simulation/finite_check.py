@@ -155,7 +155,7 @@ def recorder_of_extremes(simulation: ComposedSimulation) -> Recorder | None:
     problem = simulation.problem
     if not problem.step_follows_solution and all(isinstance(tree, Field) for tree in problem.measured.values()):
         return None
-    recorder = simulation.extremes.recorder(1, summed=())
+    recorder = simulation.extremes.recorder(1, with_sums=False)
     return recorder if recorder is not None and recorder.with_last else None
 
 

@@ -24,7 +24,6 @@ FUNCTIONS = {
     "minimum": 2, "maximum": 2, "sign": 1,
 }  # fmt: skip
 REDUCTIONS = ("integral", "mean", "min", "max")
-EXTREME = REDUCTIONS[2:]  # those that are the value of a single cell
 SUM = "sum"  # the kind of a `Reduction` over receivers and their samples, in an objective
 
 

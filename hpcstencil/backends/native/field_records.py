@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import math
 import weakref
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -37,7 +37,7 @@ class SumRecords:
 
     A record has ``width`` sums, of dtype ``field_sum``, and those of the trees are at ``places``; that of an ensemble has them
     for each of its ``members`` (0 for a single run). ``expected`` holds the `expected_exponent` of each tree; it is kept up to
-    date. ``times`` are those of the records. Of trees that are not ``summed`` only the extrema are found.
+    date. ``times`` are those of the records. Without ``with_sums`` only the extrema are found.
     """
 
     def __init__(
@@ -49,29 +49,29 @@ class SumRecords:
         field_sum: np.dtype,
         expected: dict[Node, int],
         members: int,
-        summed: Collection[Node],
+        with_sums: bool = True,
     ) -> None:
         self.trees, self.places, self.expected, self.members = trees, places, expected, members
-        self.summed = [n for n, tree in enumerate(trees) if tree in summed]
+        self.wanted = SUM_AND_EXTREMA if with_sums else EXTREMA
         self.sums, self.times = np.zeros((most, max(1, members), width), field_sum), np.zeros(most)
         self.empty = np.zeros(width, field_sum)  # a record to which nothing was added
         self.empty["high"] = self.empty["low"] = -math.inf
-        self.empty["wanted"][self.places] = [SUM_AND_EXTREMA if tree in summed else EXTREMA for tree in trees]
+        self.empty["wanted"][self.places] = self.wanted
 
     def clear(self, times: Sequence[float]) -> None:
         """Prepare for records at these ``times``."""
         self.times[: len(times)] = times
-        for n in self.summed:
-            self.empty["exponent"][self.places[n]] = self.expected.get(self.trees[n], 0)
+        if self.wanted == SUM_AND_EXTREMA:
+            self.empty["exponent"][self.places] = [self.expected.get(tree, 0) for tree in self.trees]
         self.sums[...] = self.empty
 
     def extremes(self, count: int) -> np.ndarray:
         found = self._found(count)
-        for n in self.summed:
-            of_members = np.atleast_1d(found[-1][n])
+        for tree, last in zip(self.trees, found[-1], strict=True) if self.wanted == SUM_AND_EXTREMA else ():
+            of_members = np.atleast_1d(last)
             whole = of_members[of_members["broken"] == 0]
             if len(whole):
-                self.expected[self.trees[n]] = expected_exponent(whole["high"].max(), whole["low"].max())
+                self.expected[tree] = expected_exponent(whole["high"].max(), whole["low"].max())
         extremes = np.empty((*found.shape, 3))
         for n, part in enumerate(("high", "low", "broken")):
             extremes[..., n] = found[part]
@@ -104,14 +104,14 @@ class NativeRecords(SumRecords):
         trees: Sequence[Node],
         most: int,
         members: int,
-        summed: Collection[Node],
+        with_sums: bool,
     ) -> None:
         self.library = library
         recorded = [tree for tree in trees if tree in values]
         places = [
             fields.index(tree.name) if isinstance(tree, Field) else len(fields) + recorded.index(tree) for tree in trees
         ]
-        super().__init__(trees, places, len(fields) + len(recorded), most, field_sum, expected, members, summed)
+        super().__init__(trees, places, len(fields) + len(recorded), most, field_sum, expected, members, with_sums)
         self.values = (ValueTree * len(recorded))(*(values[tree] for tree in recorded))
         self.records = Records(
             records=most,

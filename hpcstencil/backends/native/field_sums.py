@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import math
 import weakref
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any
@@ -217,17 +217,17 @@ class ByNative:
     def total(self, parts: np.ndarray, exponent: int) -> float:
         return exact_sum(parts[::-1], self.top_bit, LIMB_BITS)
 
-    def recorder(self, trees: Sequence[Node], most: int, summed: Collection[Node]) -> TreeRecords | None:
+    def recorder(self, trees: Sequence[Node], most: int, with_sums: bool) -> TreeRecords | None:
         stencils = self.stencil_values
         others = [tree for tree in trees if stencils is None or tree not in stencils.trees]
         possible = self.records and (stencils is None or self.records_stencils)
         if not possible or not all(map(self._is_recordable, others)):
             return None
-        given, common = (self.library, self.fields, np.dtype(self.field_sum)), (most, self.members, summed)
-        records = NativeRecords(*given, self.values, self.expected, others, *common)
+        given = self.library, self.fields, np.dtype(self.field_sum)
+        records = NativeRecords(*given, self.values, self.expected, others, most, self.members, with_sums)
         if stencils is None:
             return records
-        return RecordsTogether(trees, [records, StencilRecords(*given, stencils, self.expected, *common)])
+        return RecordsTogether(trees, [records, StencilRecords(*given, stencils, self.expected, most, self.members)])
 
     def _is_recordable(self, tree: Node) -> bool:
         if isinstance(tree, Field):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -84,8 +84,8 @@ class Evaluation:
 class StencilRecords(SumRecords):
     """Records of the trees of ``values``, except of the state after a call; see `reductions.TreeRecords`.
 
-    ``fields`` are those of the program in ``library``, which takes the steps. The other arguments are those of
-    `SumRecords`. The program must be able to record them (`StencilValues.recorded`).
+    ``fields`` are those of the program in ``library``, which takes the steps. ``most``, ``field_sum`` and ``expected`` are
+    those of `SumRecords`. The program must be able to record them (`StencilValues.recorded`).
     """
 
     with_last = False
@@ -99,10 +99,9 @@ class StencilRecords(SumRecords):
         expected: dict[Node, int],
         most: int,
         members: int,
-        summed: Collection[Node],
     ) -> None:
         trees = values.trees
-        super().__init__(trees, range(len(trees)), len(trees), most, field_sum, expected, members, summed)
+        super().__init__(trees, range(len(trees)), len(trees), most, field_sum, expected, members)
         self.library, self.evaluation = library, Evaluation(fields, values, self.times)
         self.records = self.evaluation.records(sums=self.sums.ctypes.data, values=len(trees))
         # Another recorder of the same program may be in use when this one is collected.

@@ -329,7 +329,7 @@ class TreeReducer(Protocol):
     def evaluation(self, trees: Sequence[Node]) -> Cellwise | None:
         """Return the function that computes the values of these trees, which ``of_values`` reduces; None if XLA does."""
 
-    def recorder(self, trees: Sequence[Node], most: int, summed: Collection[Node]) -> TreeRecords | None:
+    def recorder(self, trees: Sequence[Node], most: int, with_sums: bool) -> TreeRecords | None:
         """Return a recorder of up to ``most`` reductions of these trees, by compiled calls; None if they make none.
 
         See `backend.Reductions`.
@@ -378,7 +378,7 @@ class Recorder:
     records: TreeRecords
     reducer: TreeReducer
     communicator: Communicator
-    summed: np.ndarray  # whether the sum of each tree is recorded
+    with_sums: bool
 
     @property
     def with_last(self) -> bool:
@@ -394,18 +394,16 @@ class Recorder:
         high, low, broken = np.moveaxis(self.records.extremes(count), -1, 0)
         low, high = _bounds(self.communicator, high, low)
         broken = self.communicator.total(broken.astype(np.int64))
-        sums = self._sums(count, low, high, broken) if self.summed.any() else np.full(broken.shape, math.nan)
+        sums = self._sums(count, low, high, broken) if self.with_sums else np.full(broken.shape, math.nan)
         for n in range(count):
             yield Reduced(low[n], high[n], broken[n], sums[n])
 
     def _sums(self, count: int, low: np.ndarray, high: np.ndarray, broken: np.ndarray) -> np.ndarray:
-        """Return the sums of the first ``count`` records, NaN for trees with ``broken`` cells or without a sum. Collective."""
+        """Return the sums of the first ``count`` records, NaN for trees with ``broken`` cells. Collective."""
         exponents = _exponents(np.maximum(np.abs(low), np.abs(high)))
         totals = self.communicator.total(self.records.parts(count))
         sums = np.full(broken.shape, math.nan)
         for index in zip(*np.nonzero(broken == 0), strict=True):
-            if not self.summed[index[1]]:
-                continue
             sums[index] = self.reducer.total(totals[index], int(exponents[index]))
         return sums
 
@@ -463,7 +461,7 @@ class ByNumpy:
     def evaluation(self, trees: Sequence[Node]) -> Cellwise | None:
         return None
 
-    def recorder(self, trees: Sequence[Node], most: int, summed: Collection[Node]) -> TreeRecords | None:
+    def recorder(self, trees: Sequence[Node], most: int, with_sums: bool) -> TreeRecords | None:
         return None
 
 
@@ -503,14 +501,10 @@ class Reductions:
         """See `backend.Reductions`."""
         self.reducer.expect(wanted)
 
-    def recorder(self, most: int, summed: Collection[Node] | None = None) -> Recorder | None:
+    def recorder(self, most: int, with_sums: bool = True) -> Recorder | None:
         """See `backend.Reductions`."""
-        if not self.trees or self.compiled:
-            return None
-        summed = self.trees if summed is None else summed
-        records = self.reducer.recorder(self.trees, most, summed)
-        are_summed = np.array([tree in summed for tree in self.trees])
-        return None if records is None else Recorder(records, self.reducer, self.communicator, are_summed)
+        records = self.reducer.recorder(self.trees, most, with_sums) if self.trees and not self.compiled else None
+        return None if records is None else Recorder(records, self.reducer, self.communicator, with_sums)
 
     def extremes(
         self, fields: Fields, parameters: Parameters, time: float | np.ndarray

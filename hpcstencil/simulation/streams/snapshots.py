@@ -31,7 +31,7 @@ class DiagnosticRows(Stream):
         self.recorder = None
         if self.every is not None and diagnostics.trees and output.simulation.control is None:
             self.records = math.ceil(STEPS_PER_CALL / self.every)
-            self.recorder = diagnostics.reductions.recorder(self.records, diagnostics.summed)
+            self.recorder = diagnostics.reductions.recorder(self.records)
 
     def steps_to_event(self, clock: Clock) -> int | None:
         if self.every is None:
