@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hpcstencil.adjoint.checkpointing import Advance, actions, steps_taken
 from hpcstencil.adjoint.problem import Adjoint
+from hpcstencil.adjoint.revolve import Advance, actions, steps_taken
 from hpcstencil.adjoint.run_steps import RunSteps, steps_of
 from hpcstencil.adjoint.stages import separate
 from hpcstencil.adjoint.tape import recording, with_tape
@@ -25,7 +25,11 @@ MOVING = 4  # states in memory if they are stored on disk: one that steps begin 
 BESIDE_ARRAYS = 2**14  # bytes of the file of a state beside its arrays, mostly less: tables of HDF5 and attributes
 FEWEST = 32  # steps on the tape at once; calls of fewer spend much of their time on loading and storing fields
 MOST_TAPE = 2_000_000_000  # bytes of a tape or of states on each process, if the input gives no memory
-MOST = {1: 16, 2: 16, 3: 4}  # most stages of steps to reverse together, by axes: more need more memory than caches have
+MOST_STAGES = {
+    1: 16,
+    2: 16,
+    3: 4,
+}  # most stages of steps to reverse together, by axes: more need more memory than caches have
 MOST_OPERATIONS = 700  # in all these stages: more also take long to compile (measured by hand)
 
 
@@ -121,12 +125,12 @@ def steps_on_tape(adjoint: Adjoint, topology: Topology) -> int:
 def memory_of(adjoint: Adjoint, topology: Topology) -> int:
     """The memory of each process for states and tape: that of the input, or that of its checkpoints.
 
-    Without either, it is `MOST_TAPE`, or that of a state for every `MOST` steps if that is more.
+    Without either, it is `MOST_TAPE`, or that of a state for every `MOST_STAGES` steps if that is more.
     """
     gradient, state = adjoint.forward.config.gradient, state_bytes(adjoint, topology)
     if gradient.checkpoints is not None:
         return gradient.checkpoints * state
-    groups = steps_of(adjoint.forward).total // MOST[topology.ndim]
+    groups = steps_of(adjoint.forward).total // MOST_STAGES[topology.ndim]
     return max(MOST_TAPE, groups * state) if gradient.bytes is None else gradient.bytes
 
 
@@ -177,7 +181,7 @@ def steps_at_once(adjoint: Adjoint, topology: Topology, kernel: str, injected: b
         return 1
     if adjoint.conditions_follow_time:  # native code computes the ghost cells of an array at one time
         return 1
-    most = min(MOST[topology.ndim], MOST_OPERATIONS // adjoint.operations) // _stages_of_step(adjoint)
+    most = min(MOST_STAGES[topology.ndim], MOST_OPERATIONS // adjoint.operations) // _stages_of_step(adjoint)
     counts = [n for n in range(1, most + 1) if most_steps(adjoint.reversing(topology, n), topology)]
     steps = _added_every(adjoint, injected) or steps_of(adjoint.forward).total
     # the fewest groups, as `groups_of` makes them; of these counts, that which leaves the fewest steps alone
@@ -185,7 +189,7 @@ def steps_at_once(adjoint: Adjoint, topology: Topology, kernel: str, injected: b
 
 
 def _stages_of_step(adjoint: Adjoint) -> int:
-    """The number of stages of a step that count for `MOST`: without those that move only memories of absorbing layers."""
+    """The stages of a step that count for `MOST_STAGES`: all but those that move only memories of absorbing layers."""
     problem = adjoint.forward
     if separate(problem.method):
         return 1
@@ -224,11 +228,11 @@ def groups_of(
 def _states_without_limit(adjoint: Adjoint, topology: Topology, groups: int, steps: int) -> int:
     """The number of states to store if the input sets no limit: one for each of the ``groups`` of all ``steps``.
 
-    If `MOST_OPERATIONS` forbids groups of `MOST` stages, states beyond `MOST_TAPE` are stored for groups of that size only.
+    If `MOST_OPERATIONS` forbids groups of `MOST_STAGES`, states beyond `MOST_TAPE` are stored for groups of that size only.
     """
-    if adjoint.conditions_follow_time or adjoint.operations * MOST[topology.ndim] <= MOST_OPERATIONS:
+    if adjoint.conditions_follow_time or adjoint.operations * MOST_STAGES[topology.ndim] <= MOST_OPERATIONS:
         return groups
-    larger = max(1, MOST[topology.ndim] // _stages_of_step(adjoint))
+    larger = max(1, MOST_STAGES[topology.ndim] // _stages_of_step(adjoint))
     return min(groups, max(-(-steps // larger), MOST_TAPE // state_bytes(adjoint, topology)))
 
 

@@ -59,7 +59,7 @@ from hpcstencil.validation.messages import at, unknown
 ADJOINT, TRANSPOSED, GRADIENT, TANGENT = "adjoint.", "transposed.", "gradient.", "tangent."
 SEED = "objective seed "  # and the number of a reduction: the derivative of the objective with respect to its terms
 END, START, PRODUCTS = "end", "start", "products"  # keys of `Problem.derived`
-SAMPLED, REMEMBERED, EXTREMA = "sampled", "remembered", "extrema"  # three more
+SAMPLED, REMEMBERED, EXTREMA = "sampled", "remembered", "extrema"  # three more such keys
 OF_APART = "apart "  # and the name of a field: the part of its time derivative that a two-step method treats apart
 SAMPLES_SEED = "samples seed "  # and a table: the derivative of the objective with respect to what its receivers record
 OBJECTIVE = "objective"

@@ -28,7 +28,9 @@ from hpcstencil.symbolic.differentiate import PIECEWISE_CONSTANT
 from hpcstencil.symbolic.expressions import OPERATORS, Field, Node, Pointwise, has_own_ghosts, rebuilt
 
 TAPE, OPERAND = "tape.", "operand."  # and numbers: fields
-MOST = 2  # values per cell and step, if one stage needs some: to store and load more takes longer than to compute them again
+MOST_VALUES = (
+    2  # per cell and step, if one stage needs some: to store and load more takes longer than to compute them again
+)
 MOST_OF_STAGE = 1  # values per cell and stage, if several stages need some
 MOST_OPERANDS = 2  # in fields
 
@@ -79,7 +81,7 @@ def with_tape(adjoint: Adjoint) -> Adjoint | None:
     - reverse steps need states, but nothing that is added between them does, and they do not depend on the time;
     - each stage starts from the step before it, or moves one group of fields at a time, and then only one stage needs states;
     - stages read states in their own cell, or in operands with boundary conditions of their own;
-    - there are few values (`MOST`, `MOST_OF_STAGE`);
+    - there are few values (`MOST_VALUES`, `MOST_OF_STAGE`);
     - in three dimensions, reverse steps run in place, or steps have several stages or absorbing layers.
     """
     forward, method = adjoint.forward, adjoint.forward.method
@@ -93,7 +95,7 @@ def with_tape(adjoint: Adjoint) -> Adjoint | None:
     several = len(evaluated) > 1
     if not evaluated or (several and method.partitioned):
         return None
-    most = MOST_OF_STAGE * len(evaluated) if several else MOST
+    most = MOST_OF_STAGE * len(evaluated) if several else MOST_VALUES
     # In tiles, it takes as long to load the values of a short step in three dimensions as to compute them again.
     in_tiles = several or bool(adjoint.layered) or forward.config.grid.ndim < 3
     for in_fields in ([] if several else [True]) + ([False] if in_tiles else []):

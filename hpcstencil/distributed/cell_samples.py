@@ -34,7 +34,7 @@ class CellSamples:
     """
 
     while_stepping = False
-    with_last = True  # if it does: whether it also records the state after the last step of a call
+    with_last = True  # if calls record: whether they also record the state after their last step
 
     def __init__(
         self, cells: Mapping[str, Cells], values: np.ndarray, width: int, devices: Devices, members: int = 1

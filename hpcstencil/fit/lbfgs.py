@@ -78,7 +78,7 @@ class Box:
         inside = np.where(self.frozen[key], like[key], np.clip(values, self.lower[key], self.upper[key]))
         return inside.astype(like[key].dtype)[()]
 
-    def still(self, x: Vector, length: float, direction: Vector) -> dict[str, Any]:
+    def moving(self, x: Vector, length: float, direction: Vector) -> dict[str, Any]:
         """The components of ``direction`` along which the projected path still moves after this length."""
         found = {}
         for key in x:
@@ -87,11 +87,11 @@ class Box:
             found[key] = np.where(inside, direction[key], 0).astype(direction[key].dtype)[()]
         return found
 
-    def between(self, x: Vector, other: Vector) -> dict[str, Any]:
+    def scaled_difference(self, x: Vector, other: Vector) -> dict[str, Any]:
         """(x - other) / scale."""
         return {key: ((x[key] - other[key]) / self.scale[key]).astype(x[key].dtype) for key in x}
 
-    def bound(self, x: Vector, gradient: Vector, margin: float = 0.0) -> dict[str, Any]:
+    def active_set(self, x: Vector, gradient: Vector, margin: float = 0.0) -> dict[str, Any]:
         """Where a component is frozen, or at most ``margin`` from a bound to which the negative gradient points."""
         found = {}
         for key in x:
@@ -142,7 +142,7 @@ class State:
 Objective = Callable[[Vector], "Point | None"]  # None if the objective is not finite
 
 
-def only(vector: Vector, excluded: Vector) -> dict[str, Any]:
+def without(vector: Vector, excluded: Vector) -> dict[str, Any]:
     """The vector with 0 where ``excluded`` is true. It may share memory with the given one."""
     return {
         key: np.where(excluded[key], 0, value).astype(value.dtype)[()] if np.any(excluded[key]) else value
@@ -157,7 +157,7 @@ def plus(a: Vector, weight: float, b: Vector) -> dict[str, Any]:
 
 def norm(space: Space, box: Box, point: Point) -> float:
     """The 2-norm of the gradient without the components at bounds that it would leave, which is 0 at a minimum."""
-    free = only(point.gradient, box.bound(point.unknowns, point.gradient))
+    free = without(point.gradient, box.active_set(point.unknowns, point.gradient))
     return math.sqrt(space.dot(free, free))
 
 
@@ -182,7 +182,7 @@ def iterated(space: Space, box: Box, objective: Objective, state: State, history
         if found.point is None:
             continue
         new = found.point
-        s = box.between(new.unknowns, state.point.unknowns)
+        s = box.scaled_difference(new.unknowns, state.point.unknowns)
         y = plus(new.gradient, -1.0, state.point.gradient)
         product = space.dot(s, y)
         curved = product > np.finfo(np.float64).eps * space.dot(y, y)
@@ -194,15 +194,15 @@ def iterated(space: Space, box: Box, objective: Objective, state: State, history
 
 def _direction(space: Space, box: Box, point: Point, pairs: Sequence[Pair], margin: float) -> dict[str, Any]:
     """-H g on the free components, and -γ g on the others; -S g if that is no direction of descent."""
-    bound = box.bound(point.unknowns, point.gradient, margin)
-    g = only(point.gradient, bound)
+    active = box.active_set(point.unknowns, point.gradient, margin)
+    g = without(point.gradient, active)
 
     def smooth(vector: Vector) -> Vector:
-        return only(space.preconditioned(vector), bound)
+        return without(space.preconditioned(vector), active)
 
     used, gamma = [], 1.0
     for pair in pairs:
-        s, y = only(pair.moved, bound), only(pair.changed, bound)
+        s, y = without(pair.moved, active), without(pair.changed, active)
         product = space.dot(s, y)
         if product > LEFT * pair.product:
             used.append((s, y, product))
@@ -252,8 +252,8 @@ def _search(
         if point is None:
             high = (length, math.inf)
         else:
-            decrease = space.dot(start.gradient, box.between(point.unknowns, x))
-            slope = space.dot(point.gradient, box.still(x, length, direction))
+            decrease = space.dot(start.gradient, box.scaled_difference(point.unknowns, x))
+            slope = space.dot(point.gradient, box.moving(x, length, direction))
             enough = decrease < 0 and point.value <= value + ARMIJO * decrease
             nearly = decrease < 0 and point.value <= value + slack and slope <= (2 * ARMIJO - 1) * slope0
             if not (enough or nearly):

@@ -122,7 +122,7 @@ def _ended(state: State, fit: FitConfig) -> str:
     if last <= fit.tolerance * first:
         return f"converged: the gradient norm is at most {fit.tolerance:g} of that at the start"
     if len(state.rows) > fit.steps:
-        return f"not converged after {fit.steps} iterations; set a larger fit.steps and say --resume to continue"
+        return f"not converged after {fit.steps} iterations; set a larger fit.steps and use --resume to continue"
     return ""
 
 

@@ -45,7 +45,7 @@ def refuse_existing(output: Path, what: str) -> None:
     exists = output if output.exists() else next(iter([*list_checkpoints(output), *list_states(output)]), None)
     if exists is not None:
         raise InputError(
-            f"{exists}: exists already; say --resume to continue this {what}, --overwrite to begin again, or choose another "
+            f"{exists}: exists already; use --resume to continue this {what}, --overwrite to begin again, or choose another "
             "--output"
         )
 

@@ -3,7 +3,7 @@
 The run is taken forwards by the backend of the problem. Its steps are reversed in groups, the last first. Reversing a group is
 one step of another problem (`Adjoint.reversing`), which a backend computes with the same halos and the same bits for every
 decomposition as any other step. It begins with the state before the group, which comes from a schedule
-(`adjoint.checkpointing`). If no states are needed, all steps of equal size are one group.
+(`adjoint.revolve`). If no states are needed, all steps of equal size are one group.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hpcstencil.adjoint.checkpointing import Advance, Reverse, actions
 from hpcstencil.adjoint.plan import first_on_tape, groups_of
 from hpcstencil.adjoint.problem import (
     END,
@@ -33,6 +32,7 @@ from hpcstencil.adjoint.problem import (
     Adjoint,
     Unknown,
 )
+from hpcstencil.adjoint.revolve import Advance, Reverse, actions
 from hpcstencil.adjoint.run_steps import RunSteps, added_at
 from hpcstencil.backends.backend import Injection, Reductions
 from hpcstencil.distributed.device_grid import Body

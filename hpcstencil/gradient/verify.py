@@ -43,7 +43,7 @@ LARGEST = 1e-3  # the first h, of directions as large as the unknowns
 HALVINGS = 5
 WITHIN = 0.05  # of slope 2
 ROUNDING = 1e-12  # a remainder that is a smaller fraction of the objective is rounding
-MOST = 1e-12  # difference of the two products, relative to the sum of magnitudes
+DOT_TOLERANCE = 1e-12  # difference of the two products, relative to the sum of magnitudes
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Tested:
     @property
     def transposed(self) -> bool:
         """Whether the two products agree."""
-        return self.difference <= MOST
+        return self.difference <= DOT_TOLERANCE
 
 
 def measured(members: Members, plans: Sequence[SweepPlan], problem: Problem | None = None) -> Tested:
@@ -95,7 +95,7 @@ def report(found: Tested) -> str:
     return (
         f"Taylor remainders     {remainders}\n"
         f"Taylor slopes         {slopes}, promised 2 within {WITHIN}: {verdict(found.second_order)}\n"
-        f"dot product           differs by {found.difference:.1e}, promised {MOST:g}: {verdict(found.transposed)}"
+        f"dot product           differs by {found.difference:.1e}, promised {DOT_TOLERANCE:g}: {verdict(found.transposed)}"
         + "".join(f"\n{way.name:<22}{way.words}: {verdict(way.met)}" for way in found.ways)
     )
 

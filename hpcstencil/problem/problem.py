@@ -244,7 +244,7 @@ class Problem:
         return self.discretization.needs(trees)
 
     def differentiated(self) -> list[Node]:
-        """All trees that may contain operators: `rates`, `reduced` and `derived_trees`."""
+        """All trees that may contain operators: `right_hand_sides`, `reduced` and `derived_trees`."""
         return [*self.right_hand_sides(), *self.reduced(), *self.derived_trees()]
 
     @cached_property

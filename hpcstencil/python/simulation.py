@@ -788,7 +788,7 @@ def _refuse_existing(paths: Sequence[Path]) -> None:
     """Raise InputError if one of the ``paths`` exists, and suggest overwrite=True."""
     for path in paths:
         if path.exists():
-            raise InputError(f"{path}: exists already; say overwrite=True to replace it, or choose another output")
+            raise InputError(f"{path}: exists already; use overwrite=True to replace it, or choose another output")
 
 
 def _built(config: Config, contents: Mapping[str, ArrayContents], given: Tables) -> Problem:

@@ -1,7 +1,8 @@
 """A node of the tree of monitors: its connections to its parent and its children, and what it does about a lost rank.
 
 All nodes run the same code. A node without a parent is the root of its subtree: it decides, prints, and ends the ranks below.
-At first every node is one; when all are connected, only that of rank 0 is; and when a node loses its parent, it is one again.
+At first every node is a root. When all are connected, only the node of rank 0 is. A node that loses its parent becomes a root
+again.
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ def test_a_continued_fit_has_the_same_bits(command, monkeypatch):
     status, out, _ = command("fit", "input.toml", "-o", "parts.h5", "--set", "fit.steps=3")
     assert status == 0 and "not converged after 3 iterations; set a larger fit.steps" in out
     status, _, err = command("fit", "input.toml", "-o", "parts.h5")
-    assert status == 2 and "say --resume to continue this fit" in err
+    assert status == 2 and "use --resume to continue this fit" in err
     status, _, err = command("fit", "input.toml", "-o", "parts.h5", "--resume", "--set", "fit.steps=4")
     assert status == 0 and "continuing from parts.checkpoint.000000000003.h5" in err
 
@@ -134,7 +134,7 @@ def test_states_on_disk_give_the_same_bits(command):
     left = Path("disk.state.checkpoint.000000000004.h5")
     left.touch()
     status, _, err = command(*disk)
-    assert status == 2 and f"{left}: exists already; say --resume to continue this fit" in err
+    assert status == 2 and f"{left}: exists already; use --resume to continue this fit" in err
     status, _, err = command(*disk, "--resume")
     assert status == 0 and contents("disk.h5") == contents("memory.h5"), err
     assert not list(Path().glob("*.state.*"))

@@ -12,8 +12,8 @@ import pytest
 from gradients import attempt, bytes_of, in_memory, members_from, several_at_once, sweep_of
 from support import hpcstencil
 
-from hpcstencil.adjoint.checkpointing import Advance, actions
 from hpcstencil.adjoint.plan import BESIDE_ARRAYS
+from hpcstencil.adjoint.revolve import Advance, actions
 from hpcstencil.checkpoint.paths import list_checkpoints
 from hpcstencil.gradient import resumable
 from hpcstencil.gradient.reverse_sweep import ReverseSweep
@@ -233,7 +233,7 @@ def test_the_command_continues_a_gradient(command, monkeypatch):
     for path in Path().glob("input.gradient.*.h5"):
         assert "every byte is as it was written" in command("info", path)[1], path
     status, _, err = command("gradient", "input.toml")
-    assert status == 2 and ".h5: exists already; say --resume to continue this gradient" in err
+    assert status == 2 and ".h5: exists already; use --resume to continue this gradient" in err
     err = stopped(
         command, monkeypatch, 5, "--resume", "--set", 'gradient.storage="memory"', "--set", "gradient.checkpoints=2"
     )
@@ -251,7 +251,7 @@ def test_the_command_continues_a_gradient(command, monkeypatch):
 def test_files_of_others_are_not_overwritten(command, monkeypatch):
     Path(STATE).write_text("somebody else's")
     status, _, err = command("gradient", "input.toml")
-    assert status == 2 and f"{STATE}: exists already; say --resume" in err
+    assert status == 2 and f"{STATE}: exists already; use --resume" in err
     status, _, err = command("gradient", "input.toml", "--resume")
     assert (
         status == 2

@@ -11,7 +11,7 @@ from jax import lax
 from support import integrated
 
 import hpcstencil as hs
-from hpcstencil.adjoint.checkpointing import Advance, actions, steps_taken
+from hpcstencil.adjoint.revolve import Advance, actions, steps_taken
 from hpcstencil.backends.xla.array_code import array_code
 from hpcstencil.gradient.compose import planned
 from hpcstencil.numerics.integrators import INTEGRATORS, MEMORY

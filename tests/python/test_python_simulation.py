@@ -296,7 +296,7 @@ def test_a_file_may_begin_with_a_state_of_the_program(tmp_path, command):
             hs.InputError, match="expected steps to take for .*late.h5, but the simulation is at time.end"
         ):
             sim.run(output=tmp_path / "late.h5")
-    with hs.Simulation(HEAT) as sim, pytest.raises(hs.InputError, match="late.h5: exists already; say overwrite=True"):
+    with hs.Simulation(HEAT) as sim, pytest.raises(hs.InputError, match="late.h5: exists already; use overwrite=True"):
         sim.run(output=tmp_path / "late.h5")
 
 
@@ -332,7 +332,7 @@ def test_a_file_has_its_streams(tmp_path, command):
         ):
             hs.diagnostics(tmp_path / "by_python.row.h5")
         path.with_name("late.row.h5").touch()
-        with pytest.raises(hs.InputError, match="late.row.h5: exists already; say overwrite=True"):
+        with pytest.raises(hs.InputError, match="late.row.h5: exists already; use overwrite=True"):
             sim.run(output=tmp_path / "late.h5")
 
 

@@ -1,8 +1,8 @@
 """The values of expressions with derivatives in all cells, computed by native code for diagnostics, probes and streams.
 
-A program of their own computes them. It is that of a step which moves nothing in time: each expression gets a field, and the
-step replaces this field by the values that the expression has at the beginning of the step. So operators, boundary
-conditions and thin blocks are those of steps.
+The expressions have a program of their own, with a step that does not advance the time: each expression gets a field, and the
+step replaces this field by the values of the expression at the beginning of the step. So operators, boundary conditions and
+thin blocks are those of steps.
 """
 
 from __future__ import annotations
