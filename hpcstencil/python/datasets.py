@@ -37,7 +37,7 @@ class Block(xr.Dataset):
         """Set a field of the block and of the simulation.
 
         ``value`` is a number, or a local array in the shape of the field in this block. All processes call this
-        together.
+        together. Raises InputError for an unknown field, another shape, and values that are not finite.
         """
         assign = getattr(self, "_assign", None)
         if assign is None or not isinstance(name, str):

@@ -47,11 +47,11 @@ def open(path: str | os.PathLike[str]) -> xr.Dataset:
 def diagnostics(path: str | os.PathLike[str]) -> xr.Dataset:
     """Read the diagnostics of an output file into an xarray.Dataset of float64 time series.
 
-    The dimension is time, or (member, time) for an ensemble. Raises the errors of `open`, and InputError for the file of a
-    stream.
+    The dimension is time, or (member, time) for an ensemble, whose coordinates are the numbers of the members and the values in
+    which they differ. ``step`` is there too. Raises the errors of `open`, and InputError for the file of a stream.
     """
     with _opened(path, "diagnostics") as dataset:
-        return dataset.load()
+        return _with_members(path, dataset.load())
 
 
 def probes(path: str | os.PathLike[str], name: str) -> xr.Dataset:
@@ -71,7 +71,16 @@ def probes(path: str | os.PathLike[str], name: str) -> xr.Dataset:
             if len(numbers(place, samples.parent, series, 1)) != samples.shape[-2]:
                 raise InputError(f"{path}: expected a {series} for each sample of {PROBES}/{name}; run its input again")
     with _opened(path, f"{PROBES}/{name}") as dataset:
-        return dataset.load()
+        return _with_members(path, dataset.load())
+
+
+def _with_members(path: str | os.PathLike[str], series: xr.Dataset) -> xr.Dataset:
+    """The series with the coordinates of an ensemble's members, as those of the fields in the same file."""
+    if "member" not in series.dims:
+        return series
+    with _opened(path, None) as fields:
+        of_members = {name: each.load() for name, each in fields.coords.items() if each.dims == ("member",)}
+    return series.assign_coords({name: each for name, each in of_members.items() if name not in series.variables})
 
 
 def _kind(path: Path) -> Any:

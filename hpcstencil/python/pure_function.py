@@ -45,6 +45,11 @@ class Function:
     _stepped: Callable[..., State]
 
     def __call__(self, state: State | Mapping[str, Any], parameters: Mapping[str, Any] | None = None) -> State:
+        """Take the steps from a ``state``, with some ``parameters`` in place of those of the simulation.
+
+        A dict has this process's block of each field at t = 0, without ghost cells, in the shape that `sim.local` has. Raises
+        InputError for unknown names and other shapes.
+        """
         given = state if isinstance(state, State) else _plain(self._simulation, state)
         return self._stepped(given, *_parameters(self._simulation, parameters or {}))
 

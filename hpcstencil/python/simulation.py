@@ -201,7 +201,8 @@ class Simulation:
     def local(self) -> Block:
         """A copy of this process's block of the fields, without ghost cells: an xarray.Dataset with local coordinates.
 
-        ``sim.local["u"] = array`` sets this process's block of u; all processes must do so together.
+        ``sim.local["u"] = array`` sets this process's block of u; all processes must do so together. It raises InputError for
+        an unknown field, another shape, and values that are not finite.
         """
         from hpcstencil.python.datasets import block_dataset
 
@@ -316,11 +317,12 @@ class Simulation:
                 self._advance(run)
 
     def every(self, interval: float) -> Iterator[Simulation]:
-        """Iterate over the multiples of the time ``interval`` up to time.end: ``for sim in sim.every(1.0): ...``.
+        """Iterate over the multiples of the time ``interval``, in the time unit of the input, up to time.end:
+        ``for sim in sim.every(1.0): ...``.
 
         The loop advances the simulation. Its body runs after the first step that reaches a multiple, or with a fixed dt
         after the step nearest to it; no step is shortened for it. All processes loop together. Raises InputError unless
-        the interval is a positive number.
+        the interval is a positive number, and in the loop NumericsError and StoppedEarly as `run`.
         """
         stepping, reached = self._ready("every"), [False]
         pause = AtTimes(_interval("every", interval), partial(reached.__setitem__, 0, True), stepping)
@@ -339,7 +341,8 @@ class Simulation:
     def on(self, *, every_steps: int | None = None, every: float | None = None) -> Callable[[Callback], Callback]:
         """Register a callback by a decorator: ``@sim.on(every_steps=10)``.
 
-        The function is called with the simulation at multiples of a number of steps or of a time (as in `every`),
+        The function is called with the simulation at multiples of a number of steps, or of a time in the unit of the input (as
+        in `every`),
         whichever method takes the steps. It may read the state and assign to fields, but must not take steps. All
         processes call it together. If it raises an exception on all processes, stepping ends and the caller gets the
         exception; if it raises on some processes only, all processes are aborted.

@@ -469,3 +469,4 @@ def test_members_record_what_they_record_alone(tmp_path, monkeypatch, expression
             assert values[member].tobytes() == parts[2].tobytes() and np.ptp(values[:, -1]) > 0, name
     whole = hs.probes(tmp_path / "all.h5", "a")["values"]
     assert whole.dims == ("member", "time", "receiver") and whole.shape == (3, STEPS + 1, 9)
+    assert whole["member"].values.tolist() == [0, 1, 2] and whole["D"].values.tolist() == rates
