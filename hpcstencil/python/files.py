@@ -15,6 +15,9 @@ from hpcstencil.validation.errors import InputError
 from hpcstencil.validation.messages import listing, shown
 
 if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    import numpy as np
     import xarray as xr
     from matplotlib.axes import Axes
 
@@ -129,8 +132,11 @@ def _opened(path: str | os.PathLike[str], group: str | None) -> xr.Dataset:
         return xr.open_dataset(source, engine="h5netcdf", group=group, **options)
 
 
-def plot(array: Any, **options: Any) -> Axes:
+def plot(array: Any, **options: Any) -> Axes | np.ndarray:
     """Plot an array with one dimension as a line, or with two as an image, and return the Matplotlib axes.
+
+    ``col`` and ``row`` name one dimension more each, such as "member" or "time", whose values get a picture each, with one
+    colour scale; the result is then the array of all axes.
 
     ``array`` is an xarray.DataArray, or a NumPy or JAX array, which is plotted against its indices. In an image the
     first dimension is horizontal, and both have the same scale unless one is time. Cells that the coordinate ``solid``
@@ -141,16 +147,19 @@ def plot(array: Any, **options: Any) -> Axes:
     if array.attrs.get("units") == "1":
         array = array.copy(deep=False)
         del array.attrs["units"]  # xarray would label it `u [1]`
-    if array.ndim not in (1, 2):
-        left = ", ".join(map(str, array.dims)) or "none"
+    facets = [options[name] for name in ("row", "col") if name in options]
+    dims = [dim for dim in array.dims if dim not in facets]
+    if len(dims) not in (1, 2):
+        left = ", ".join(map(str, dims)) or "none"
         raise InputError(
             f"plot: expected an array with one or two dimensions, but got {left}; select the others first, for example with "
             '.isel(time=-1) or .sel(z=0.5, method="nearest")'
         )
     solid = MASK_DATASET in array.coords and array.ndim >= array.coords[MASK_DATASET].ndim > 0
     if solid:
-        dims = array.dims
-        array = array.where(array.coords[MASK_DATASET] == 0).transpose(*dims)
+        array = array.where(array.coords[MASK_DATASET] == 0).transpose(*array.dims)
+    if facets:
+        return _facets(array, dims, solid, options)
     if "ax" not in options:
         import matplotlib.pyplot as plt
 
@@ -159,14 +168,31 @@ def plot(array: Any, **options: Any) -> Axes:
         array.plot.line(**options)
         return options["ax"]
     if solid:
-        from postprocess.figures import SOLID
-
-        options["ax"].set_facecolor(SOLID)
+        options["ax"].set_facecolor(_solid_colour())
     horizontal, vertical = array.dims
     array.plot.imshow(x=horizontal, y=vertical, **options)
     if "time" not in array.dims:
         options["ax"].set_aspect("equal")
     return options["ax"]
+
+
+def _facets(array: xr.DataArray, dims: list[Hashable], solid: bool, options: dict[str, Any]) -> np.ndarray:
+    """Plot an array along ``dims`` for each value of the dimensions in the options row and col; see `plot`."""
+    if len(dims) == 1:
+        return array.plot.line(x=dims[0], **options).axs
+    axes = array.plot.imshow(x=dims[0], y=dims[1], **options).axs
+    for each in axes.flat:
+        if solid:
+            each.set_facecolor(_solid_colour())
+        if "time" not in dims:
+            each.set_aspect("equal")
+    return axes
+
+
+def _solid_colour() -> str:
+    from postprocess.figures import SOLID
+
+    return SOLID
 
 
 def _labelled(array: Any) -> xr.DataArray:

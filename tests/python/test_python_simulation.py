@@ -560,3 +560,21 @@ def test_solid_cells_are_a_coordinate_and_grey(tmp_path):
             assert hs.plot(file["u"][:, 6]).get_xlabel() == "time"
             (line,) = hs.plot(sim["u"][6]).lines
             assert np.array_equal(np.isnan(line.get_ydata()), solid[6])
+
+
+def test_pictures_beside_each_other():
+    import matplotlib
+
+    matplotlib.use("agg")
+    values = np.arange(24.0).reshape(2, 3, 4)
+    solid = xr.DataArray(np.eye(3, 4, dtype=int), dims=("x", "y"))
+    array = xr.DataArray(values, dims=("member", "x", "y"), coords={"solid": solid}, name="u")
+    axes = hs.plot(array, col="member").ravel()
+    assert [each.get_title() for each in axes] == ["member = 0", "member = 1"]
+    assert all(each.get_aspect() == 1.0 and each.get_facecolor()[:3] == (0.72,) * 3 for each in axes)
+    scales = {each.images[0].get_clim() for each in axes}
+    assert scales == {(1.0, 23.0)}, "those of all cells that are not solid"
+    lines = hs.plot(array.isel(x=0), col="member").ravel()
+    assert [each.get_xlabel() for each in lines] == ["y", "y"]
+    with pytest.raises(hs.InputError, match="expected an array with one or two dimensions, but got member, x, y"):
+        hs.plot(array, col="time")
