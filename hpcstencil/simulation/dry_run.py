@@ -329,5 +329,5 @@ def _predicted(problem: Problem, kernel: str, topology: Topology) -> str:
         return f"unknown{here}; run `{launch}hpcstencil bench INPUT.toml` once"
     if steps is None:
         return f"{speed / 1e6:.4g} Mcell/s measured; the number of steps depends on the solution"
-    what = "a forward run" if problem.config.gradient.of else "computing"
-    return f"{problem.cells * steps / speed:.3g} s of {what}, at {speed / 1e6:.4g} Mcell/s measured here"
+    what = "for a forward run" if problem.config.gradient.of else "of computing"
+    return f"{problem.cells * steps / speed:.3g} s {what}, at {speed / 1e6:.4g} Mcell/s measured here"
