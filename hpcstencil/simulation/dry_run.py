@@ -251,7 +251,7 @@ def _share_of_stable(problem: Problem, dt: float) -> str:
     """Return how much of the stable step ``dt`` is, if that is known before the run and limited; else ""."""
     if not isinstance(problem.equation, SupportsCfl) or problem.rates_follow_solution:
         return ""
-    stable = min(stable_dt(run, {}) for run in problem.members or (problem,))
+    stable = stable_dt(problem, {})
     return f": {100 * dt / stable:.3g} % of the stable step {stable:.6g}" if 0 < stable < math.inf else ""
 
 

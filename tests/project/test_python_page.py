@@ -17,7 +17,7 @@ def test_every_block_of_the_page_runs(tmp_path):
     (script,) = (text for is_script, text in BLOCKS if is_script)
     assert len(pages) > 8
     told = python(tmp_path, "\n".join(["import matplotlib", "matplotlib.use('agg')", *pages]))
-    assert told.stdout.split()[:2] == ["10.0", "100"] and len(told.stdout.splitlines()) == 5
+    assert told.stdout.split()[:2] == ["10.0", "100"] and len(told.stdout.splitlines()) == 6
     assert sorted(path.name for path in tmp_path.glob("*.png")) == [
         "fisher.png",
         *(f"fisher_{t}.png" for t in (10, 20, 30, 40)),
