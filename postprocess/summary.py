@@ -35,7 +35,7 @@ def summarize(path: str | Path) -> str:
     ranges = {name: last_range(view, name) for name in view.fields} if len(view.times) else {}
     rows: list[tuple[str, str]] = [
         ("file", f"{view.path} ({_size(view.path.stat().st_size)})"),
-        ("kind", " of a ".join([view.kind, *([str(view.attributes["of"])] if "of" in view.attributes else [])])),
+        ("kind", view.kind + (f" ({view.attributes['of']})" if "of" in view.attributes else "")),
         ("title", str(view.attributes.get("title", ""))),
         *_input_rows(view),
         *(("continued", text) for text in _changes(view.attributes.get("history"))),

@@ -25,11 +25,7 @@ MOVING = 4  # states in memory if they are stored on disk: one that steps begin 
 BESIDE_ARRAYS = 2**14  # bytes of the file of a state beside its arrays, mostly less: tables of HDF5 and attributes
 FEWEST = 32  # steps on the tape at once; calls of fewer spend much of their time on loading and storing fields
 MOST_TAPE = 2_000_000_000  # bytes of a tape or of states on each process, if the input gives no memory
-MOST_STAGES = {
-    1: 16,
-    2: 16,
-    3: 4,
-}  # most stages of steps to reverse together, by axes: more need more memory than caches have
+STAGES_TOGETHER = {1: 16, 2: 16, 3: 4}  # most of steps to reverse together, by axes: more need more than caches have
 MOST_OPERATIONS = 700  # in all these stages: more also take long to compile (measured by hand)
 
 
@@ -125,12 +121,12 @@ def steps_on_tape(adjoint: Adjoint, topology: Topology) -> int:
 def memory_of(adjoint: Adjoint, topology: Topology) -> int:
     """The memory of each process for states and tape: that of the input, or that of its checkpoints.
 
-    Without either, it is `MOST_TAPE`, or that of a state for every `MOST_STAGES` steps if that is more.
+    Without either, it is `MOST_TAPE`, or that of a state for every `STAGES_TOGETHER` steps if that is more.
     """
     gradient, state = adjoint.forward.config.gradient, state_bytes(adjoint, topology)
     if gradient.checkpoints is not None:
         return gradient.checkpoints * state
-    groups = steps_of(adjoint.forward).total // MOST_STAGES[topology.ndim]
+    groups = steps_of(adjoint.forward).total // STAGES_TOGETHER[topology.ndim]
     return max(MOST_TAPE, groups * state) if gradient.bytes is None else gradient.bytes
 
 
@@ -181,7 +177,7 @@ def steps_at_once(adjoint: Adjoint, topology: Topology, kernel: str, injected: b
         return 1
     if adjoint.conditions_follow_time:  # native code computes the ghost cells of an array at one time
         return 1
-    most = min(MOST_STAGES[topology.ndim], MOST_OPERATIONS // adjoint.operations) // _stages_of_step(adjoint)
+    most = min(STAGES_TOGETHER[topology.ndim], MOST_OPERATIONS // adjoint.operations) // _stages_of_step(adjoint)
     counts = [n for n in range(1, most + 1) if most_steps(adjoint.reversing(topology, n), topology)]
     steps = _added_every(adjoint, injected) or steps_of(adjoint.forward).total
     # the fewest groups, as `groups_of` makes them; of these counts, that which leaves the fewest steps alone
@@ -189,7 +185,7 @@ def steps_at_once(adjoint: Adjoint, topology: Topology, kernel: str, injected: b
 
 
 def _stages_of_step(adjoint: Adjoint) -> int:
-    """The stages of a step that count for `MOST_STAGES`: all but those that move only memories of absorbing layers."""
+    """The stages of a step that count for `STAGES_TOGETHER`: all but those that move only memories of absorbing layers."""
     problem = adjoint.forward
     if separate(problem.method):
         return 1
@@ -228,11 +224,11 @@ def groups_of(
 def _states_without_limit(adjoint: Adjoint, topology: Topology, groups: int, steps: int) -> int:
     """The number of states to store if the input sets no limit: one for each of the ``groups`` of all ``steps``.
 
-    If `MOST_OPERATIONS` forbids groups of `MOST_STAGES`, states beyond `MOST_TAPE` are stored for groups of that size only.
+    If `MOST_OPERATIONS` forbids groups of `STAGES_TOGETHER`, states beyond `MOST_TAPE` are stored for groups of that size only.
     """
-    if adjoint.conditions_follow_time or adjoint.operations * MOST_STAGES[topology.ndim] <= MOST_OPERATIONS:
+    if adjoint.conditions_follow_time or adjoint.operations * STAGES_TOGETHER[topology.ndim] <= MOST_OPERATIONS:
         return groups
-    larger = max(1, MOST_STAGES[topology.ndim] // _stages_of_step(adjoint))
+    larger = max(1, STAGES_TOGETHER[topology.ndim] // _stages_of_step(adjoint))
     return min(groups, max(-(-steps // larger), MOST_TAPE // state_bytes(adjoint, topology)))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -40,10 +40,13 @@ def sums_of(keys: Sequence[str], reductions: Reductions, fields: Fields, paramet
     return reductions.sums(fields, parameters, 0.0, largest_of(keys, reductions, fields, parameters))
 
 
-def refuse_broken(keys: Sequence[str], broken: np.ndarray) -> None:
-    """Raise NumericsError if derivatives per cell with respect to ``keys`` are not finite in these numbers of cells."""
+def refuse_broken(
+    keys: Iterable[str], broken: np.ndarray, derivatives: str = "gradient: expected finite derivatives with respect to"
+) -> None:
+    """Raise NumericsError if derivatives per cell are not finite in these numbers of cells.
+
+    The message begins with ``derivatives`` and the key.
+    """
     for key, count in zip(keys, broken, strict=True):
         if count:
-            raise NumericsError(
-                f"gradient: expected finite derivatives with respect to {key}, but {count} cells have none; {ADVICE}"
-            )
+            raise NumericsError(f"{derivatives} {key}, but {count} cells have none; {ADVICE}")

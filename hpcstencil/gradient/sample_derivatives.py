@@ -117,11 +117,11 @@ class SampleDerivatives(Samples):
                 of_numbers[name] = summed(np.concatenate([each.ravel() for each in terms]))
         self.values = {}
         self.slopes, of_numbers = self.forward.communicator.broadcast((slopes, of_numbers))
-        for table, each_slope in self.slopes.items():
-            if count := np.count_nonzero(~np.isfinite(each_slope)):
+        for table, of_table in self.slopes.items():
+            if count := np.count_nonzero(~np.isfinite(of_table)):
                 raise NumericsError(
                     f"gradient: expected finite derivatives of the objective with respect to the samples of "
-                    f"{probe_key(table)}, but {count} of {each_slope.size} have none; {IN_OBJECTIVE}"
+                    f"{probe_key(table)}, but {count} of {of_table.size} have none; {IN_OBJECTIVE}"
                 )
         return of_numbers
 

@@ -95,10 +95,9 @@ def model_of(config: Config, contents: Mapping[str, ArrayContents]) -> Model:
     """
     ndim = config.grid.ndim
     equation, source = _equation(config)
-    custom = isinstance(equation, Custom)
     fields = _fields(equation, config)
     check_fields(config, fields)
-    given = _parameters(equation, config, custom)
+    given = given_parameters(equation, config)
     symbols: dict[str, Node] = {name: Parameter(name) for name, value in given.items() if not isinstance(value, str)}
     scope = Scope(ndim, dict(symbols), time=False)
     files = config.equation.arrays
@@ -239,13 +238,13 @@ def _right_hand_sides(
     return {field: node(trees[field]) for field in unknowns}
 
 
-def _parameters(equation: Equation, config: Config, custom: bool) -> dict[str, float | str]:
+def given_parameters(equation: Equation, config: Config) -> dict[str, float | str]:
     """The parameters of the equation by name, with defaults filled in and without time series.
 
     Raises InputError for a parameter that the equation does not have.
     """
     given = dict(config.equation.parameters)
-    if custom:
+    if isinstance(equation, Custom):
         return given
     for name in (*given, *config.equation.series):
         if name not in equation.parameters:

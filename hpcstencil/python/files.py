@@ -15,8 +15,6 @@ from hpcstencil.validation.errors import InputError
 from hpcstencil.validation.messages import listing, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
-
     import numpy as np
     import xarray as xr
     from matplotlib.axes import Axes
@@ -143,11 +141,20 @@ def plot(array: Any, **options: Any) -> Axes | np.ndarray:
     marks are left out of a line and grey in an image. ``options`` such as ``ax``, ``vmin``, ``vmax`` and ``cmap`` are passed to
     xarray. Raises InputError for other objects and numbers of dimensions.
     """
-    array = _labelled(array).squeeze()
+    import numpy as np
+
+    from postprocess.figures import SOLID
+
+    array = _labelled(array)
+    facets = [options[name] for name in ("row", "col") if options.get(name) is not None]
+    if unknown := [name for name in facets if name not in array.dims]:
+        raise InputError(
+            f"plot: expected one of {listing(array.dims, 'or')} for row and col, but got {unknown[0]!r}; choose one"
+        )
+    array = array.squeeze([dim for dim in array.dims if array.sizes[dim] == 1 and dim not in facets])
     if array.attrs.get("units") == "1":
         array = array.copy(deep=False)
         del array.attrs["units"]  # xarray would label it `u [1]`
-    facets = [options[name] for name in ("row", "col") if name in options]
     dims = [dim for dim in array.dims if dim not in facets]
     if len(dims) not in (1, 2):
         left = ", ".join(map(str, dims)) or "none"
@@ -158,41 +165,21 @@ def plot(array: Any, **options: Any) -> Axes | np.ndarray:
     solid = MASK_DATASET in array.coords and array.ndim >= array.coords[MASK_DATASET].ndim > 0
     if solid:
         array = array.where(array.coords[MASK_DATASET] == 0).transpose(*array.dims)
-    if facets:
-        return _facets(array, dims, solid, options)
-    if "ax" not in options:
+    if not facets and "ax" not in options:
         import matplotlib.pyplot as plt
 
         options["ax"] = plt.subplots()[1]
-    if array.ndim == 1:
-        array.plot.line(**options)
-        return options["ax"]
-    if solid:
-        options["ax"].set_facecolor(_solid_colour())
-    horizontal, vertical = array.dims
-    array.plot.imshow(x=horizontal, y=vertical, **options)
-    if "time" not in array.dims:
-        options["ax"].set_aspect("equal")
-    return options["ax"]
-
-
-def _facets(array: xr.DataArray, dims: list[Hashable], solid: bool, options: dict[str, Any]) -> np.ndarray:
-    """Plot an array along ``dims`` for each value of the dimensions in the options row and col; see `plot`."""
     if len(dims) == 1:
-        return array.plot.line(x=dims[0], **options).axs
-    axes = array.plot.imshow(x=dims[0], y=dims[1], **options).axs
-    for each in axes.flat:
+        drawn = array.plot.line(**({"x": dims[0]} if facets else {}), **options)
+    else:
+        drawn = array.plot.imshow(x=dims[0], y=dims[1], **options)
+    axes = drawn.axs if facets else options["ax"]
+    for each in np.ravel(axes) if len(dims) == 2 else ():
         if solid:
-            each.set_facecolor(_solid_colour())
+            each.set_facecolor(SOLID)
         if "time" not in dims:
             each.set_aspect("equal")
     return axes
-
-
-def _solid_colour() -> str:
-    from postprocess.figures import SOLID
-
-    return SOLID
 
 
 def _labelled(array: Any) -> xr.DataArray:

@@ -19,7 +19,7 @@ from hpcstencil.adjoint.run_steps import RunSteps, steps_of
 from hpcstencil.adjoint.tangent import Tangent, tangents_of
 from hpcstencil.distributed.halo import Fields
 from hpcstencil.gradient.compose import data_of, observed_of
-from hpcstencil.gradient.derivative_sums import ADVICE
+from hpcstencil.gradient.derivative_sums import ADVICE, refuse_broken
 from hpcstencil.gradient.members import SHARED, Members, compiled_like, members_of
 from hpcstencil.gradient.recording import recorded
 from hpcstencil.gradient.reuse_compiled import SweepFor
@@ -47,11 +47,7 @@ def refuse_not_finite(
     ``blocks`` are this process's blocks of the derivatives of fields, by name.
     """
     broken = simulation.communicator.total(np.array([np.count_nonzero(~np.isfinite(each)) for each in blocks.values()]))
-    for name, count in zip(blocks, broken, strict=True):
-        if count:
-            raise NumericsError(
-                f"tangent: expected finite derivatives of {name}, but {count} cells have none; {ADVICE}"
-            )
+    refuse_broken(blocks, broken, "tangent: expected finite derivatives of")
     for name, value in objective.items():
         if not math.isfinite(value):
             raise NumericsError(f"tangent: expected a finite derivative of {name}, but got {value}; {ADVICE}")

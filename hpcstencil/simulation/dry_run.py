@@ -24,6 +24,7 @@ from hpcstencil.equations import SupportsCfl
 from hpcstencil.numerics.finite_differences import Weights
 from hpcstencil.numerics.schedule import ROUND
 from hpcstencil.numerics.topology import Topology
+from hpcstencil.problem.model import given_parameters
 from hpcstencil.problem.parameter_files import key_of
 from hpcstencil.problem.problem import Problem
 from hpcstencil.problem.solid_mask import ALL_SOLID, solid_in_file
@@ -84,13 +85,8 @@ def report(prepared: Prepared) -> str:
 
 def _with_all_parameters(problem: Problem) -> Config:
     """Return the input with the default values of parameters of a built-in equation or a class too."""
-    config, equation = problem.config, problem.config.equation
-    defaults = getattr(problem.equation, "parameters", {})
-    parameters = {**defaults, **equation.parameters}
-    known = {
-        name: value for name, value in parameters.items() if name not in equation.series and name in problem.symbols
-    }
-    return replace(config, equation=replace(equation, parameters={**known, **equation.parameters}))
+    config = problem.config
+    return replace(config, equation=replace(config.equation, parameters=given_parameters(problem.equation, config)))
 
 
 def _may_be_changed(config: Config, topology: Topology) -> str:

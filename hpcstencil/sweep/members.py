@@ -161,10 +161,8 @@ def _listed(parameters: Mapping[str, Any], mode: str) -> list[Settings]:
             raise wrong(f"parameters.{key}", "a list of values", values, advice)
     lengths = {key: len(values) for key, values in parameters.items()}
     if mode == "list" and len(set(lengths.values())) > 1:
-        lengths_text = listing(f"{key} has {length}" for key, length in lengths.items())
-        raise InputError(
-            f'parameters: expected lists of one length (mode = "list"), but {lengths_text}; make them agree'
-        )
+        found = listing(f"{key} has {length}" for key, length in lengths.items())
+        raise InputError(f'parameters: expected lists of one length (mode = "list"), but {found}; make them agree')
     count = math.prod(lengths.values()) if mode == "grid" else next(iter(lengths.values()))
     _refuse_too_many(count)
     rows = itertools.product(*parameters.values()) if mode == "grid" else zip(*parameters.values(), strict=True)

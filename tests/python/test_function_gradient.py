@@ -162,15 +162,9 @@ def test_what_has_no_derivative_says_so():
 
 @pytest.mark.parametrize("second", [lambda f: jax.grad(jax.grad(f)), jax.hessian], ids=["grad of grad", "hessian"])
 def test_second_derivatives_say_what_to_use(second):
-    tables = {
-        "grid": {"shape": [6]},
-        "equation": {"name": "custom", "a": 0.1, "rhs": {"u": "a*dxx(u)"}},
-        "initial": {"u": "x"},
-        "time": {"end": 0.1, "dt": 0.05},
-    }
-    with hs.Simulation(tables) as sim:
-        f, start = sim.function(2), {"u": sim.state["u"].values}
+    with hs.Simulation(GIVEN) as sim:
+        f, start = sim.function(2), {name: sim[name].values for name in ("u", "v")}
         with pytest.raises(hs.InputError, match="second derivatives of it are not available; use sim.hessian_product"):
-            second(lambda a: f(start, {"a": a})["u"].sum())(0.1)
+            second(lambda A: f(start, {"A": A})["u"].sum())(0.5)
         with pytest.raises(hs.InputError, match="parameters: expected a dict of parameters, but got list"):
-            f(start, [1.0])
+            f(start, [0.5])

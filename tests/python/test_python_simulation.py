@@ -577,4 +577,7 @@ def test_pictures_beside_each_other():
     lines = hs.plot(array.isel(x=0), col="member").ravel()
     assert [each.get_xlabel() for each in lines] == ["y", "y"]
     with pytest.raises(hs.InputError, match="expected an array with one or two dimensions, but got member, x, y"):
+        hs.plot(array)
+    with pytest.raises(hs.InputError, match="expected one of member, x or y for row and col, but got 'time'"):
         hs.plot(array, col="time")
+    assert len(hs.plot(array[:1], col="member").ravel()) == 1
