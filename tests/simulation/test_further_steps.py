@@ -185,4 +185,8 @@ def test_an_exception_of_a_signal_handler_is_not_lost(case):
     whole, _ = together(tables, stepping.clock.step)
     while whole.clock.step < stepping.clock.step:
         whole.advance(lambda *_: None, stepping.clock.step - whole.clock.step, None, lambda leap: True)
+    for name, array in whole.state.fields.items():
+        np.testing.assert_array_equal(np.asarray(stepping.state.fields[name]), np.asarray(array), strict=True)
+    for each in (stepping, whole):  # the exception may have come after the size of this step was measured, or before
+        each.advance(lambda *_: None, 1)
     assert_same(stepping, (whole.clock, {name: np.asarray(array) for name, array in whole.state.fields.items()}))
