@@ -15,9 +15,11 @@ from support import problem_of, simulation_of, traced_slopes
 
 from hpcstencil.adjoint.derivation import adjoint_of
 from hpcstencil.adjoint.members import differing, single_runs
+from hpcstencil.adjoint.names import ADJOINT, GRADIENT, TRANSPOSED
 from hpcstencil.adjoint.plan import injects
-from hpcstencil.adjoint.problem import ADJOINT, GRADIENT, TRANSPOSED, Adjoint
+from hpcstencil.adjoint.problem import Adjoint
 from hpcstencil.adjoint.run_steps import steps_of
+from hpcstencil.adjoint.unknowns import NumberParameter
 from hpcstencil.distributed.windows import STEP_SIZE
 from hpcstencil.gradient import compose, resumable
 from hpcstencil.gradient.compose import samples_of
@@ -98,24 +100,20 @@ def taylor_slopes(sweep: ReverseSweep, fields: Mapping[str, np.ndarray], size: f
     rng, unknowns = np.random.default_rng(3), sweep.adjoint.unknowns
     problem, ranges = sweep.forward.problem, sweep.forward.ranges
     result = sweep(sweep.forward.put(dict(fields)), sweep.steps)
-    kinds = {one.kind: {} for one in unknowns}
-    slope = 0.0
+    along_numbers, along_fields, slope = {}, {}, 0.0
     for one in unknowns:
-        if one.kind == "number":
-            d = float(rng.standard_normal()) * max(0.1, abs(sweep.forward.problem.parameters[one.name]))
+        if isinstance(one, NumberParameter):
+            size_of_one = max(0.1, abs(problem.parameters[one.name]))
+            along_numbers[one.name] = d = float(rng.standard_normal()) * size_of_one
             slope += d * result.numbers[one.key]
         else:
-            d = rng.standard_normal(sweep.forward.problem.config.grid.shape)
+            along_fields[one.values_field] = d = rng.standard_normal(problem.config.grid.shape)
             slope += float((d * np.asarray(result.arrays[one.key])).sum())
-        kinds[one.kind][one.name] = d
     remainders = []
     for n in range(6):
         h = size / 2**n
-        numbers = {name: sweep.forward.problem.parameters[name] + h * d for name, d in kinds.get("number", {}).items()}
-        moved = {
-            name: at_walls(problem, name, fields[name] + h * d, ranges, [0.0])
-            for name, d in kinds.get("initial", {}).items()
-        }
+        numbers = {name: problem.parameters[name] + h * d for name, d in along_numbers.items()}
+        moved = {name: at_walls(problem, name, fields[name] + h * d, ranges, [0.0]) for name, d in along_fields.items()}
         remainders.append(abs(objective(sweep, {**fields, **moved}, numbers) - result.value - h * slope))
     return [float(np.log2(a / b)) for a, b in zip(remainders[:-1], remainders[1:], strict=True)]
 
@@ -144,7 +142,7 @@ def differences_from_jax(adjoint: Adjoint, state: Mapping[str, np.ndarray], seed
     for name in problem.trees:
         expected = np.asarray(of_fields[name])
         differences[name] = np.abs(found[TRANSPOSED + name] - expected).max() / max(1.0, np.abs(expected).max())
-    for name in (one.name for one in adjoint.unknowns if one.kind == "number"):
+    for name in (one.name for one in adjoint.unknowns if isinstance(one, NumberParameter)):
         cells = np.asarray(found.get(GRADIENT + name, 0.0))
         differences[name] = abs(cells.sum() - float(of_numbers[name])) / (1.0 + np.abs(cells).sum())
     return differences

@@ -11,12 +11,10 @@ from dataclasses import replace
 
 from hpcstencil.adjoint.differentiate import Sum, tangent, transposed
 from hpcstencil.adjoint.hat_functions import HatFunctions
-from hpcstencil.adjoint.operands import Faces, Operands
-from hpcstencil.adjoint.problem import (
+from hpcstencil.adjoint.names import (
     ADJOINT,
     END,
     EXTREMA,
-    EXTREME,
     GRADIENT,
     OBJECTIVE,
     OF_APART,
@@ -28,17 +26,26 @@ from hpcstencil.adjoint.problem import (
     START,
     TANGENT,
     TRANSPOSED,
+)
+from hpcstencil.adjoint.operands import Faces, Operands
+from hpcstencil.adjoint.problem import (
+    EXTREME,
     Adjoint,
-    Unknown,
     largest_at,
     operands_of,
     plain_trees,
     refuse_unavailable,
     seeds_in,
-    series_of,
-    unknowns_of,
 )
 from hpcstencil.adjoint.stages import TwoStepPart, one_by_one
+from hpcstencil.adjoint.unknowns import (
+    ArrayParameter,
+    InitialValues,
+    NumberParameter,
+    SeriesParameter,
+    Unknown,
+    unknowns_of,
+)
 from hpcstencil.config.settings import DiagnosticsConfig
 from hpcstencil.numerics.integrators import INTEGRATORS, MEMORY, Method
 from hpcstencil.problem.problem import Problem
@@ -129,9 +136,9 @@ class Derivation:
 
     def __init__(self, problem: Problem, unknowns: tuple[Unknown, ...]) -> None:
         self.problem, self.unknowns, self.space = problem, unknowns, problem.discretization
-        self.parameters = [one for one in unknowns if one.kind in ("number", "array")]
-        self.numbers = [one for one in self.parameters if one.kind == "number"]
-        self.series = {one.key: series_of(problem, one) for one in unknowns if one.kind == "series"}
+        self.parameters = [one for one in unknowns if isinstance(one, NumberParameter | ArrayParameter)]
+        self.numbers = [one for one in self.parameters if isinstance(one, NumberParameter)]
+        self.series = {one.key: one.node_in(problem) for one in unknowns if isinstance(one, SeriesParameter)}
         # The derivatives with respect to the values of time series, by name.
         self.prefixes = {GRADIENT + one.name: self.series[one.key] for one in unknowns if one.key in self.series}
         self.fields = tuple(problem.trees)
@@ -171,7 +178,8 @@ class Derivation:
 
         found = {prefix + name: by_leaf.get(Field(name), ZERO) for name in self.fields}
         for one in self.parameters:
-            found[one.field] = of_number(one.node) if one.kind == "number" else by_leaf.get(one.node, ZERO)
+            is_number = isinstance(one, NumberParameter)
+            found[one.gradient_field] = of_number(one.node) if is_number else by_leaf.get(one.node, ZERO)
         for name, node in self.prefixes.items():
             found[name] = of_number(node)
         return {name: tree if tree == ZERO else self._beside_solids(name, tree) for name, tree in found.items()}
@@ -179,7 +187,7 @@ class Derivation:
     def _beside_solids(self, name: str, tree: Node) -> Node:
         if seeds_in(tree):  # 0 in solid cells, where receivers have the weight 0
             return tree
-        if any(one.kind == "array" and one.field == name for one in self.parameters):
+        if any(isinstance(one, ArrayParameter) and one.gradient_field == name for one in self.parameters):
             return finite_in_solid(self.problem, tree)
         return in_fluid(self.problem.mask, tree)
 
@@ -244,11 +252,13 @@ class Derivation:
         walls = {name: with_lower_walls(problem, name, ZERO, lambda value: at_time(value, 0.0)) for name in self.fields}
         initial |= {name: tree for name, tree in not_zero(walls).items() if name not in expressed}
         found = self.derivatives(initial, self.adjoints, "") if initial else {}
-        start = self._added({one.field: found[one.field] for one in self.parameters if one.field in found})
+        wanted = [one.gradient_field for one in self.parameters]
+        start = self._added({name: found[name] for name in wanted if name in found})
         refuse_noise(start)
         for one in self.unknowns:  # boundary conditions give the values on walls, whatever the initial values are
-            if one.kind == "initial" and walls[one.name] != ZERO:
-                start[one.field] = with_lower_walls(problem, one.name, Field(one.field), lambda value: ZERO)
+            if isinstance(one, InitialValues) and walls[one.name] != ZERO:
+                gradient = Field(one.gradient_field)
+                start[gradient.name] = with_lower_walls(problem, one.name, gradient, lambda value: ZERO)
         return start
 
     def extrema(self) -> dict[str, Node]:

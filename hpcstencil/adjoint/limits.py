@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from hpcstencil.adjoint.problem import Unknown
+from hpcstencil.adjoint.unknowns import CellValues, NumberParameter, SeriesParameter, Unknown
 from hpcstencil.config.settings import FitConfig
 from hpcstencil.numerics.topology import Topology
 from hpcstencil.problem.build import expression_of_field
@@ -46,8 +45,9 @@ def limits_of(problem: Problem, unknowns: tuple[Unknown, ...], fit: FitConfig) -
 
 
 def _limits(problem: Problem, one: Unknown, fit: FitConfig) -> Limits:
-    if one.kind in ("number", "series"):
-        kind, refused = ("number", ("smoothing", "frozen")) if one.kind == "number" else ("time series", ("frozen",))
+    is_number = isinstance(one, NumberParameter)
+    if not isinstance(one, CellValues):
+        kind, refused = ("number", ("smoothing", "frozen")) if is_number else ("time series", ("frozen",))
         for table in refused:
             if one.key in fit.by_name[table]:
                 raise InputError(f"{at('fit', table, one.key)}: expected a field, but {one.key} is a {kind}; remove it")
@@ -58,7 +58,7 @@ def _limits(problem: Problem, one: Unknown, fit: FitConfig) -> Limits:
     lower, upper = fit.lower.get(one.key), fit.upper.get(one.key)
     if isinstance(lower, float) and isinstance(upper, float) and lower > upper:
         raise wrong(at("fit", "lower", one.key), f"at most the upper bound, {upper:g}", lower, "swap the two")
-    for start in np.atleast_1d(problem.parameters[one.name]) if one.kind == "number" else ():  # of each member
+    for start in np.atleast_1d(problem.parameters[one.name]) if is_number else ():  # of each member
         if lower is not None and start < float(lower):
             raise outside("lower", one.key, f"its value {start:g}", f"{lower:g}")
         if upper is not None and start > float(upper):
@@ -99,9 +99,11 @@ def plan_of_fit(problem: Problem, unknowns: tuple[Unknown, ...], fit: FitConfig,
     """Return (description of a fit in words, bytes of its vectors on the largest block). Raises the InputError of
     `limits_of`."""
     limits = limits_of(problem, unknowns, fit)
-    kinds = Counter("field" if one.kind in ("initial", "array") else one.kind for one in unknowns)
-    fields, series = kinds["field"], kinds["series"]
-    counted = [f"{kinds[kind]} {kind}{'s' * (kinds[kind] > 1)}" for kind in ("number", "field") if kinds[kind]]
+    kinds = NumberParameter, CellValues, SeriesParameter
+    numbers, fields, series = (sum(isinstance(one, kind) for one in unknowns) for kind in kinds)
+    counted = [
+        f"{count} {kind}{'s' * (count > 1)}" for count, kind in ((numbers, "number"), (fields, "field")) if count
+    ]
     found = listing([*counted, *([f"{series} time series"] if series else [])])
     bounded = any(one.lower is not None or one.upper is not None for one in limits.values())
     words = f"{found} by {fit.method}{' with bounds' * bounded}, at most {fit.steps} iterations with a history of {fit.history}"

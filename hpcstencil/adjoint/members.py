@@ -6,8 +6,9 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from hpcstencil.adjoint.derivation import adjoint_of
-from hpcstencil.adjoint.problem import Adjoint, Unknown
+from hpcstencil.adjoint.problem import Adjoint
 from hpcstencil.adjoint.tape import with_tape
+from hpcstencil.adjoint.unknowns import InitialValues, SeriesParameter, Unknown
 from hpcstencil.config.paths import objective_files
 from hpcstencil.io.array_file import ArrayInMemory, ArrayOfMember
 from hpcstencil.problem.problem import Problem
@@ -29,7 +30,7 @@ def of_member(first: Adjoint, member: Problem, expressed: Iterable[str]) -> Adjo
     """
     names = set(expressed)
     same = all(member.initial.get(name) == first.forward.initial.get(name) for name in names)
-    if same or all(one.kind in ("initial", "series") for one in first.unknowns):
+    if same or all(isinstance(one, InitialValues | SeriesParameter) for one in first.unknowns):
         return replace(first, forward=member, problem=replace(first.problem, parameters=member.parameters))
     made = adjoint_of(member, names)
     if first.tape is None:
@@ -54,7 +55,7 @@ def differing(problem: Problem, unknowns: Iterable[Unknown], assigned: Mapping[s
         trees = {member.initial[name] for member in problem.members if name in member.initial}
         return len(trees) > 1 or any(part in listed for tree in trees for part in walk(tree))
 
-    own = {one.key for one in unknowns if one.kind == "initial" and problem.members and initial(one.name)}
+    own = {one.key for one in unknowns if isinstance(one, InitialValues) and problem.members and initial(one.name)}
     return frozenset(own | {one.key for one in unknowns if one.key in ensemble})
 
 

@@ -13,11 +13,18 @@ backend computes a reverse step as it computes a step of an equation.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from hpcstencil.adjoint.hat_functions import HatFunctions
+from hpcstencil.adjoint.names import (
+    ADJOINT,
+    GRADIENT,
+    SAMPLED,
+    SAMPLES_SEED,
+    TRANSPOSED,
+)
 from hpcstencil.adjoint.operands import Faces, Operands
 from hpcstencil.adjoint.stages import (
     OPERANDS,
@@ -30,6 +37,7 @@ from hpcstencil.adjoint.stages import (
     separate,
     sums,
 )
+from hpcstencil.adjoint.unknowns import Unknown
 from hpcstencil.numerics.integrators import MEMORY
 from hpcstencil.numerics.topology import Topology
 from hpcstencil.problem.decomposition import most_steps
@@ -46,7 +54,6 @@ from hpcstencil.symbolic.expressions import (
     StepSize,
     Time,
     bottom_up,
-    parameter_field,
     rebuilt,
     shared,
     varies,
@@ -54,43 +61,9 @@ from hpcstencil.symbolic.expressions import (
 )
 from hpcstencil.symbolic.zero_regions import vanishes
 from hpcstencil.validation.errors import InputError
-from hpcstencil.validation.messages import at, unknown
 
-ADJOINT, TRANSPOSED, GRADIENT, TANGENT = "adjoint.", "transposed.", "gradient.", "tangent."
-SEED = "objective seed "  # and the number of a reduction: the derivative of the objective with respect to its terms
-END, START, PRODUCTS = "end", "start", "products"  # keys of `Problem.derived`
-SAMPLED, REMEMBERED, EXTREMA = "sampled", "remembered", "extrema"  # three more such keys
-OF_APART = "apart "  # and the name of a field: the part of its time derivative that a two-step method treats apart
-SAMPLES_SEED = "samples seed "  # and a table: the derivative of the objective with respect to what its receivers record
-OBJECTIVE = "objective"
 VARYING = (Field, Time, StepSize, Series)  # nodes whose values may differ from step to step
 EXTREME = ("min", "max")  # kinds of reductions whose derivatives are those of single cells
-CELLS = "extreme cells "  # and the number of a reduction: a field, 1 in the cells that have its value, and 0 elsewhere
-
-
-@dataclass(frozen=True)
-class Unknown:
-    """One entry of gradient.of: the initial values of the field ``name``, or the parameter ``name`` of the equation.
-
-    ``key`` is the entry. ``kind`` is "initial", "number", "array" or "series". ``dt`` is the time between two samples of a
-    series.
-    """
-
-    key: str
-    kind: str
-    name: str
-    dt: float = 0.0
-
-    @property
-    def node(self) -> Node:
-        """The parameter, a number or an array, as a node of trees."""
-        return Parameter(self.name) if self.kind == "number" else parameter_field(self.name)
-
-    @property
-    def field(self) -> str:
-        """The field of the adjoint problem that holds the gradient per cell at the end of the reverse sweep. That of a series
-        is in the fields of its `HatFunctions`."""
-        return (ADJOINT if self.kind == "initial" else GRADIENT) + self.name
 
 
 @dataclass(frozen=True)
@@ -423,77 +396,11 @@ def seeds_in(tree: Node) -> tuple[str, ...]:
     return ()
 
 
-def series_of(problem: Problem, one: Unknown) -> Series:
-    """The node of an unknown that is a time series."""
-    series = problem.symbols[one.name]
-    assert isinstance(series, Series)
-    return series
-
-
 def parts_of(tree: Node, faces: Faces) -> set[Node]:
     """The nodes of a tree, and those of the boundary values of its operands."""
     parts = {*walk(tree)}
     values = [value for (operand, _, _), face in faces.items() if operand in parts for value in face.values]
     return parts | {part for value in values for part in walk(value)}
-
-
-def unknowns_of(
-    problem: Problem, keys: Sequence[str] | None = None, given_as: str = "gradient.of"
-) -> tuple[Unknown, ...]:
-    """The unknowns with these ``keys``, or the entries of gradient.of.
-
-    Raises InputError for names that the problem does not have or that have no gradient yet; its message says that the keys are
-    ``given_as``.
-    """
-    found = []
-    for key in problem.config.gradient.of if keys is None else keys:
-        table, _, name = key.partition(".")
-        if table == "initial" and name in problem.shown:
-            found.append(Unknown(key, "initial", name))
-        elif table == "equation" and name in problem.symbols:
-            series = problem.config.equation.series.get(name)
-            found.append(Unknown(key, _kind(problem, key, name, given_as), name, 0.0 if series is None else series.dt))
-        else:
-            known = [at("initial", field) for field in problem.shown] + [
-                at("equation", name) for name, node in problem.symbols.items() if _kind_of(name, node)
-            ]
-            raise unknown(given_as, "name", key, known)
-    if not found:
-        raise InputError(
-            f'{given_as}: expected names such as "initial.u" or "equation.D", but got none; list the quantities to '
-            "differentiate with respect to"
-        )
-    return tuple(found)
-
-
-def _kind_of(name: str, node: Node) -> str | None:
-    """The kind of an unknown that the ``node`` of a parameter has; None for an expression."""
-    return (
-        "series" if isinstance(node, Series) else {Parameter(name): "number", parameter_field(name): "array"}.get(node)
-    )
-
-
-def _kind(problem: Problem, key: str, name: str, given_as: str) -> str:
-    """The kind of the parameter ``name``. Raises InputError if there is no gradient with respect to it yet."""
-    kind = _kind_of(name, problem.symbols[name])
-    if kind is None:
-        raise InputError(
-            f"{given_as}: expected a number, an array with one value per cell or a time series, but {key} is an expression; "
-            "give one of those"
-        )
-    boundary = problem.config.boundary
-    kinds = [
-        boundary.condition(field, axis, side)
-        for field in problem.shown
-        for axis in range(problem.config.grid.ndim)
-        for side in (0, 1)
-    ]
-    if any(condition.kind == "cpml" and condition.values[1] is None for condition in kinds):
-        raise InputError(
-            f"{given_as}: not available yet for {key}, because the strength of a cpml layer follows from the parameters; give "
-            "the layer a speed"
-        )
-    return kind
 
 
 def refuse_unavailable(problem: Problem) -> None:

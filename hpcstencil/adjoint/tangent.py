@@ -21,20 +21,14 @@ import numpy as np
 
 from hpcstencil.adjoint.differentiate import tangent
 from hpcstencil.adjoint.members import single_runs
-from hpcstencil.adjoint.problem import (
-    CELLS,
-    EXTREMA,
-    EXTREME,
-    OBJECTIVE,
-    OF_APART,
-    SAMPLES_SEED,
-    TANGENT,
+from hpcstencil.adjoint.names import CELLS, EXTREMA, OBJECTIVE, OF_APART, SAMPLES_SEED, TANGENT
+from hpcstencil.adjoint.problem import EXTREME, largest_at, operands_of, plain_trees, refuse_unavailable
+from hpcstencil.adjoint.unknowns import (
+    ArrayParameter,
+    CellValues,
+    NumberParameter,
+    SeriesParameter,
     Unknown,
-    largest_at,
-    operands_of,
-    plain_trees,
-    refuse_unavailable,
-    series_of,
     unknowns_of,
 )
 from hpcstencil.config.settings import DiagnosticsConfig
@@ -51,7 +45,6 @@ from hpcstencil.symbolic.expressions import (
     Pointwise,
     Reduction,
     Samples,
-    parameter_field,
     samples_field,
     shared,
     walk,
@@ -72,7 +65,7 @@ class Tangent:
 
     def along(self, one: Unknown) -> str:
         """The name of the field or parameter that holds the direction of an unknown."""
-        return TANGENT + (parameter_field(one.name).name if one.kind == "array" else one.name)
+        return TANGENT + (one.values_field if isinstance(one, CellValues) else one.name)
 
     def on(self, topology: Topology) -> Tangent:
         """The same on the blocks of the problem."""
@@ -144,14 +137,15 @@ def _directions(problem: Problem, unknowns: Iterable[Unknown]) -> tuple[dict[Nod
     themselves, by name."""
     given, zeros = dict[Node, Node](), dict[str, Any]()
     for one in unknowns:
-        if one.kind == "number":
-            given[one.node], zeros[TANGENT + one.name] = Parameter(TANGENT + one.name), 0.0
-        elif one.kind == "array":
-            given[one.node] = Field(TANGENT + parameter_field(one.name).name)
-        elif one.kind == "series":
-            series = series_of(problem, one)
-            samples = Samples(TANGENT + one.name, len(series.values))
-            given[series], zeros[samples.name] = replace(series, values=samples), np.zeros(len(samples))
+        match one:
+            case NumberParameter():
+                given[one.node], zeros[TANGENT + one.name] = Parameter(TANGENT + one.name), 0.0
+            case ArrayParameter():
+                given[one.node] = Field(TANGENT + one.values_field)
+            case SeriesParameter():
+                series = one.node_in(problem)
+                samples = Samples(TANGENT + one.name, len(series.values))
+                given[series], zeros[samples.name] = replace(series, values=samples), np.zeros(len(samples))
     return given, zeros
 
 

@@ -20,7 +20,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from hpcstencil.adjoint.problem import ADJOINT, GRADIENT, Adjoint, Tape, parts_of
+from hpcstencil.adjoint.names import ADJOINT, GRADIENT
+from hpcstencil.adjoint.problem import Adjoint, Tape, parts_of
 from hpcstencil.adjoint.stages import by_stage, one_by_one
 from hpcstencil.numerics.integrators import Method, Stage
 from hpcstencil.problem.problem import Problem

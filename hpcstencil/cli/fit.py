@@ -51,7 +51,7 @@ def fit(
     from hpcstencil.adjoint.derivation import adjoint_of
     from hpcstencil.adjoint.limits import limits_of
     from hpcstencil.adjoint.members import single_runs
-    from hpcstencil.adjoint.problem import unknowns_of
+    from hpcstencil.adjoint.unknowns import InitialValues, NumberParameter, unknowns_of
     from hpcstencil.cli.prepare import problem_of, processes
     from hpcstencil.cli.prepare_gradient import blocks_of_member, composed_members
     from hpcstencil.config.paths import check_output_path
@@ -62,7 +62,9 @@ def fit(
     with signals.watched() as request, processes() as communicator:
         config, problem = problem_of(input_file, overrides, communicator)
         unknowns, first = agree(communicator, lambda: unknowns_of(problem)), single_runs(problem)[0]
-        found = {one.name for one in unknowns if one.kind == "initial"}  # whose values are no expressions any more
+        found = {
+            one.name for one in unknowns if isinstance(one, InitialValues)
+        }  # whose values are no expressions any more
         expressed = tuple(name for name in first.initial if name not in found)
         adjoint = agree(communicator, lambda: adjoint_of(first, expressed))
         limits = agree(communicator, lambda: limits_of(problem, unknowns, config.fit or FitConfig()))
@@ -85,7 +87,7 @@ def fit(
             compose = partial(composed, devices=local, communicator=communicator)
             result, whole = _fit(members, limits, path, continued, compose, request, quiet)
         if environment_rank() == 0 and not quiet:
-            numbers = {one.key: whole[one.key] for one in unknowns if one.kind == "number"}
+            numbers = {one.key: whole[one.key] for one in unknowns if isinstance(one, NumberParameter)}
             echo(f"{_summary(result, numbers)}\n{'fit':<21} {path}")
 
 

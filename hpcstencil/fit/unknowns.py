@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from hpcstencil.adjoint.limits import Limits, outside
-from hpcstencil.adjoint.problem import Unknown
+from hpcstencil.adjoint.unknowns import CellValues, InitialValues, NumberParameter, SeriesParameter, Unknown
 from hpcstencil.distributed.halo import Fields
 from hpcstencil.fit.lbfgs import Box, Point, Vector
 from hpcstencil.gradient.members import SHARED, Members
@@ -21,7 +21,7 @@ from hpcstencil.simulation.initial_state import lower_walls
 from hpcstencil.simulation.simulation import ComposedSimulation
 from hpcstencil.simulation.solid_cells import solid_block
 from hpcstencil.symbolic import numpy_evaluate
-from hpcstencil.symbolic.expressions import PARAMETER_FIELD, Node
+from hpcstencil.symbolic.expressions import Node
 from hpcstencil.validation.errors import NumericsError
 
 T = TypeVar("T")
@@ -65,13 +65,13 @@ def start_of(members: Members) -> dict[str, Any]:
         forward = members.sweeps[number].forward
         if number != last:
             fields, last = forward.initial_fields(), number
-        if one.kind == "number":
-            found[name] = np.float64(forward.problem.parameters[one.name])
-        elif one.kind == "series":
-            found[name] = np.array(forward.problem.parameters[one.name])
-        else:
-            field = one.name if one.kind == "initial" else PARAMETER_FIELD + one.name
-            found[name] = np.array(forward.block(fields[field]))
+        match one:
+            case CellValues():
+                found[name] = np.array(forward.block(fields[one.values_field]))
+            case SeriesParameter():
+                found[name] = np.array(forward.problem.parameters[one.name])
+            case NumberParameter():
+                found[name] = np.float64(forward.problem.parameters[one.name])
     return {name: found[name] for name in components(members)}
 
 
@@ -123,10 +123,10 @@ def box_of(members: Members, start: Vector, limits: Mapping[str, Limits]) -> Box
         condition gives the value.
         """
         problem = members.sweeps[number].forward.problem
-        if one.kind not in ("initial", "array"):
+        if not isinstance(one, CellValues):
             return None
         if problem.mask is not None:
-            return solid(number) if one.kind == "initial" or problem.mask.value is None else None
+            return solid(number) if isinstance(one, InitialValues) or problem.mask.value is None else None
         return lower_walls(problem, one.name, forward.ranges) if one.name in problem.positions else None
 
     lower, upper, frozen = dict[str, Any](), dict[str, Any](), dict[str, Any]()
@@ -187,18 +187,19 @@ class Evaluation:
             for name, (one, member) in parts.items():
                 if one.key in self.members.own and member != number:
                     continue
-                if one.kind == "number":
-                    numbers[one.name] = float(unknowns[name])
-                elif one.kind == "series":
-                    numbers[one.name] = unknowns[name]
-                else:
-                    arrays[one.key] = OwnBlock(unknowns[name])
+                match one:
+                    case CellValues():
+                        arrays[one.key] = OwnBlock(unknowns[name])
+                    case SeriesParameter():
+                        numbers[one.name] = unknowns[name]
+                    case NumberParameter():
+                        numbers[one.name] = float(unknowns[name])
             return self.sweeps[number](numbers, arrays, lambda forward: forward.initial_fields(), self.states[number])
 
         total = self.members.total(result)
         gradient = dict[str, Any]()
         for name, (one, number) in parts.items():
-            found = {"number": total.numbers, "series": total.series}.get(one.kind, total.blocks)[one.key]
+            found = total.of(one)
             values = found[number] if one.key in self.members.own else found
             scaled = np.where(self.box.frozen[name], 0.0, values * np.float64(self.box.scale[name]))
             gradient[name] = scaled.astype(unknowns[name].dtype)[()]

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from hpcstencil.adjoint.run_steps import RunSteps
+from hpcstencil.adjoint.unknowns import CellValues, NumberParameter
 from hpcstencil.checkpoint.checkpoint import read_checkpoint, write_checkpoint
 from hpcstencil.config.probes import probe_key
 from hpcstencil.gradient import checkpoint_identity, tables
@@ -86,7 +87,7 @@ def write(output: Path, members: Members, position: GradientPosition, digests: M
 
 def _numbers(members: Members) -> list[str]:
     """The keys of the unknowns that are numbers."""
-    return [one.key for one in members.unknowns if one.kind == "number"]
+    return [one.key for one in members.unknowns if isinstance(one, NumberParameter)]
 
 
 def read(path: Path, members: Members, digests: Mapping[str, str]) -> tuple[GradientPosition, Members]:
@@ -122,8 +123,8 @@ def read(path: Path, members: Members, digests: Mapping[str, str]) -> tuple[Grad
     fields = list(sweeps[number].adjoint.reverse_rhs) if step < sweeps[number].steps else []
     summed = simulation.problem.summed_receivers
     slopes = tables.read_each(path, SAMPLES, summed, scalars, communicator, len(simulation.ranges))
-    arrays = [one.key for one in members.unknowns if one.kind in ("initial", "array")]
-    series = [one.key for one in members.unknowns if one.kind == "series"]
+    arrays = [one.key for one in members.unknowns if isinstance(one, CellValues)]
+    series = list(members.series)
     so_far = {key: np.array(row) for key in series for row in rows(f"{SO_FAR}{key}")}
     missing = [key for key in series if key not in so_far]
     missing += [f"the samples of {probe_key(table)}" for table in summed if table not in slopes]

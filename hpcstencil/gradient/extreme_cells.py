@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from hpcstencil.adjoint.problem import EXTREMA
+from hpcstencil.adjoint.names import EXTREMA
 from hpcstencil.distributed.halo import Fields
 from hpcstencil.distributed.windows import Parameters
 from hpcstencil.simulation.simulation import ComposedSimulation

@@ -16,9 +16,10 @@ import numpy as np
 
 from hpcstencil.adjoint.members import data_of_member, of_member
 from hpcstencil.adjoint.plan import SweepPlan
-from hpcstencil.adjoint.problem import Adjoint, Unknown
+from hpcstencil.adjoint.problem import Adjoint
 from hpcstencil.adjoint.run_steps import steps_of
 from hpcstencil.adjoint.tape import recording
+from hpcstencil.adjoint.unknowns import NumberParameter, SeriesParameter, Unknown
 from hpcstencil.config.settings import Config
 from hpcstencil.distributed.halo import Fields
 from hpcstencil.gradient.compose import data_of, observed_of, planned, sweep_of
@@ -59,6 +60,15 @@ class Total:
     numbers: Mapping[str, Any]
     blocks: Mapping[str, np.ndarray]
     series: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+    def of(self, one: Unknown) -> Any:
+        """The gradient with respect to an unknown."""
+        match one:
+            case NumberParameter():
+                return self.numbers[one.key]
+            case SeriesParameter():
+                return self.series[one.key]
+        return self.blocks[one.key]
 
 
 @dataclass
@@ -110,9 +120,9 @@ class Members:
         return self.sweeps[0].adjoint.unknowns
 
     @property
-    def series(self) -> dict[str, Unknown]:
+    def series(self) -> dict[str, SeriesParameter]:
         """The entries that are time series, by key."""
-        return {one.key: one for one in self.unknowns if one.kind == "series"}
+        return {one.key: one for one in self.unknowns if isinstance(one, SeriesParameter)}
 
     def planned(
         self, begin: Callable[[int], Fields], check: Callable[[], None] = lambda: None

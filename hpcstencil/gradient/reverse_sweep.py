@@ -20,20 +20,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hpcstencil.adjoint.names import END, OBJECTIVE, REMEMBERED, SAMPLED, SEED, START
 from hpcstencil.adjoint.plan import first_on_tape, groups_of
-from hpcstencil.adjoint.problem import (
-    END,
-    EXTREME,
-    OBJECTIVE,
-    REMEMBERED,
-    SAMPLED,
-    SEED,
-    START,
-    Adjoint,
-    Unknown,
-)
+from hpcstencil.adjoint.problem import EXTREME, Adjoint
 from hpcstencil.adjoint.revolve import Advance, Reverse, actions
 from hpcstencil.adjoint.run_steps import RunSteps, added_at
+from hpcstencil.adjoint.unknowns import CellValues, NumberParameter
 from hpcstencil.backends.backend import Injection, Reductions
 from hpcstencil.distributed.device_grid import Body
 from hpcstencil.distributed.halo import Fields
@@ -212,17 +204,16 @@ class ReverseSweep:
         return TapeMemory()
 
     @cached_property
-    def number_reductions(self) -> tuple[list[Unknown], Reductions]:
+    def number_reductions(self) -> tuple[list[NumberParameter], Reductions]:
         """The unknowns that are numbers, and the reductions of their gradients per cell, whose sums are the gradients."""
-        return self._with_reductions([one for one in self.adjoint.unknowns if one.kind == "number"])
+        unknowns = [one for one in self.adjoint.unknowns if isinstance(one, NumberParameter)]
+        return unknowns, reductions_of(self.backward, [one.gradient_field for one in unknowns])
 
     @cached_property
-    def array_reductions(self) -> tuple[list[Unknown], Reductions]:
+    def array_reductions(self) -> tuple[list[CellValues], Reductions]:
         """The unknowns with a value per cell, and the reductions of their gradients."""
-        return self._with_reductions([one for one in self.adjoint.unknowns if one.kind in ("initial", "array")])
-
-    def _with_reductions(self, unknowns: list[Unknown]) -> tuple[list[Unknown], Reductions]:
-        return unknowns, reductions_of(self.backward, [one.field for one in unknowns])
+        unknowns = [one for one in self.adjoint.unknowns if isinstance(one, CellValues)]
+        return unknowns, reductions_of(self.backward, [one.gradient_field for one in unknowns])
 
     @cached_property
     def sum_of_array(self) -> Reductions:
@@ -387,7 +378,7 @@ class ReverseSweep:
         direct = {name: math.fsum(each.get(name, 0.0) for _, each in variables.parts) for name in self.adjoint.direct}
         cotangents = self.at_start(variables, {**first, **variables.constant})
         result = self.result(value, cotangents, direct, variables.series)
-        returned = {one.field for one in self.adjoint.unknowns if one.key in result.arrays}
+        returned = {one.gradient_field for one in self.array_reductions[0]}
         left = {name: array for name, array in cotangents.items() if name not in returned}
         self.spare.add({**variables.constant, **left})
         self.spare.trim()
@@ -701,11 +692,12 @@ class ReverseSweep:
         """Return the result of a sweep with these derivatives at t = 0, by field of the adjoint problem, and ``series``."""
         parameters = self.forward.problem.parameters
         (of_numbers, reductions), (of_fields, others) = self.number_reductions, self.array_reductions
-        fields = {one.field: cotangents[one.field] for one in (*of_numbers, *of_fields)}
+        names = [*(one.gradient_field for one in of_numbers), *(one.gradient_field for one in of_fields)]
+        fields = {name: cotangents[name] for name in names}
         totals = sums_of([one.key for one in of_numbers], reductions, fields, parameters)
         numbers = {one.key: float(sum_) + direct[one.name] for one, sum_ in zip(of_numbers, totals, strict=True)}
         largest_of([one.key for one in of_fields], others, fields, parameters)
-        return Result(value, numbers, {one.key: fields[one.field] for one in of_fields}, series)
+        return Result(value, numbers, {one.key: fields[one.gradient_field] for one in of_fields}, series)
 
 
 @partial(jax.jit, donate_argnums=0, keep_unused=True)

@@ -18,7 +18,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hpcstencil.adjoint.problem import SAMPLES_SEED, Adjoint
+from hpcstencil.adjoint.names import SAMPLES_SEED
+from hpcstencil.adjoint.problem import Adjoint
 from hpcstencil.backends.backend import Injection
 from hpcstencil.config.probes import probe_key
 from hpcstencil.distributed.device_grid import Body

@@ -10,9 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hpcstencil.adjoint.problem import OBJECTIVE, TANGENT
+from hpcstencil.adjoint.names import OBJECTIVE, TANGENT
 from hpcstencil.adjoint.run_steps import RunSteps
 from hpcstencil.adjoint.tangent import Tangent
+from hpcstencil.adjoint.unknowns import CellValues
 from hpcstencil.distributed.device_grid import Body
 from hpcstencil.distributed.halo import Fields
 from hpcstencil.gradient.extreme_cells import objective_fields
@@ -27,7 +28,6 @@ from hpcstencil.symbolic import numpy_evaluate
 from hpcstencil.symbolic.expressions import Field
 
 Direction = Mapping[str, Any]
-NUMBERS = ("number", "series")  # kinds of unknowns that are parameters of compiled code
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,8 @@ class TangentRun:
 
     def numbers(self, direction: Direction) -> dict[str, Any]:
         """The numbers and samples of a direction, by the parameter of the tangent problem."""
-        return {self.tangent.along(one): direction[one.key] for one in self.tangent.unknowns if one.kind in NUMBERS}
+        unknowns = self.tangent.unknowns
+        return {self.tangent.along(one): direction[one.key] for one in unknowns if not isinstance(one, CellValues)}
 
     def along(self, direction: Direction) -> TangentRun:
         """The same with the numbers of a direction. Compiled code is shared."""
@@ -65,7 +66,7 @@ class TangentRun:
         """
         simulation, problem = self.simulation, self.simulation.problem
         given = {
-            self.tangent.along(one): direction[one.key] for one in self.tangent.unknowns if one.kind not in NUMBERS
+            self.tangent.along(one): direction[one.key] for one in self.tangent.unknowns if isinstance(one, CellValues)
         }
         constant = {name: np.asarray(simulation.block(fields[name])) for name in problem.given}
 

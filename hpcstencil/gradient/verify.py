@@ -20,8 +20,9 @@ import numpy as np
 
 from hpcstencil.adjoint.derivation import adjoint_of
 from hpcstencil.adjoint.members import single_runs
+from hpcstencil.adjoint.names import ADJOINT, PRODUCTS, TANGENT, TRANSPOSED
 from hpcstencil.adjoint.plan import SweepPlan
-from hpcstencil.adjoint.problem import ADJOINT, GRADIENT, PRODUCTS, TANGENT, TRANSPOSED, Unknown
+from hpcstencil.adjoint.unknowns import CellValues, InitialValues, NumberParameter, SeriesParameter
 from hpcstencil.backends.backend import Unsupported
 from hpcstencil.config.settings import Decomposition
 from hpcstencil.distributed.halo import Fields
@@ -35,7 +36,7 @@ from hpcstencil.simulation.initial_state import lower_walls
 from hpcstencil.simulation.prepared import Decomposed
 from hpcstencil.simulation.simulation import ComposedSimulation
 from hpcstencil.symbolic import numpy_evaluate
-from hpcstencil.symbolic.expressions import PARAMETER_FIELD, Field, Node, Noise, Pointwise
+from hpcstencil.symbolic.expressions import Field, Node, Noise, Pointwise
 from hpcstencil.validation.errors import InputError, NumericsError
 from hpcstencil.validation.findings import Finding, verdict
 
@@ -221,11 +222,6 @@ class Moved:
     arrays: Fields
 
 
-def _place(one: Unknown) -> str:
-    """The field of the equation that an unknown array is, or that holds it."""
-    return one.name if one.kind == "initial" else one.field.replace(GRADIENT, PARAMETER_FIELD)
-
-
 def _direction(members: Members, number: int) -> Moved:
     """A random direction for the member of this number, 0 where boundary conditions give the values. Those of unknowns that all
     members share are the same. Collective."""
@@ -234,20 +230,21 @@ def _direction(members: Members, number: int) -> Moved:
     numbers, arrays, count = dict[str, Any](), Fields(), len(members.unknowns)
     for stream, one in enumerate(members.unknowns):
         own = number * count if one.key in members.own else 0
-        if one.kind == "number":
-            size = 0.7 * (abs(forward.problem.parameters[one.name]) or 1.0)
-            numbers[one.name] = size * (-1) ** (own // count)
-            continue
-        if one.kind == "series":
-            samples = forward.problem.parameters[one.name]
-            random = np.random.default_rng(stream).uniform(-1.0, 1.0, len(samples))
-            numbers[one.name] = (np.abs(samples).max() or 1.0) * random
-            continue
-        largest = float(forward.communicator.maximum(np.array([np.abs(forward.block(start[_place(one)])).max()]))[0])
-        random = _random(sweep, stream + own, largest or 1.0)
-        if one.kind == "initial" and one.name in forward.problem.positions:
-            random = np.where(lower_walls(forward.problem, one.name, forward.ranges), 0.0, random)
-        arrays |= forward.put({_place(one): random})
+        match one:
+            case NumberParameter():
+                size = 0.7 * (abs(forward.problem.parameters[one.name]) or 1.0)
+                numbers[one.name] = size * (-1) ** (own // count)
+            case SeriesParameter():
+                samples = forward.problem.parameters[one.name]
+                random = np.random.default_rng(stream).uniform(-1.0, 1.0, len(samples))
+                numbers[one.name] = (np.abs(samples).max() or 1.0) * random
+            case CellValues():
+                own_largest = np.abs(forward.block(start[one.values_field])).max()
+                largest = float(forward.communicator.maximum(np.array([own_largest]))[0])
+                random = _random(sweep, stream + own, largest or 1.0)
+                if isinstance(one, InitialValues) and one.name in forward.problem.positions:
+                    random = np.where(lower_walls(forward.problem, one.name, forward.ranges), 0.0, random)
+                arrays |= forward.put({one.values_field: random})
     return Moved(numbers, arrays)
 
 
@@ -258,17 +255,14 @@ def _remainders(members: Members, total: Total) -> tuple[float, ...]:
         for one in members.unknowns:
             if number and one.key not in members.own:
                 continue
-            if one.kind == "series":
-                slope += math.fsum(along.numbers[one.name] * total.series[one.key])
-                continue
-            given: Any = total.numbers[one.key] if one.kind == "number" else total.blocks[one.key]
+            given = total.of(one)
             derivative = given[number] if one.key in members.own else given
-            if one.kind == "number":
-                slope += along.numbers[one.name] * float(derivative)
-                continue
-            product = Field("derivative") * Field("direction")
-            fields = {**sweep.forward.put({"derivative": derivative}), "direction": along.arrays[_place(one)]}
-            slope += _sum(sweep, product, fields)
+            if isinstance(one, CellValues):
+                product = Field("derivative") * Field("direction")
+                fields = {**sweep.forward.put({"derivative": derivative}), "direction": along.arrays[one.values_field]}
+                slope += _sum(sweep, product, fields)
+            else:
+                slope += math.fsum(np.atleast_1d(along.numbers[one.name] * derivative))
 
     def objective(h: float, number: int, sweep: ReverseSweep) -> float:
         problem, along = sweep.forward.problem, _direction(members, number)

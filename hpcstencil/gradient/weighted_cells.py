@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hpcstencil.adjoint.problem import SAMPLED, SAMPLES_SEED
+from hpcstencil.adjoint.names import SAMPLED, SAMPLES_SEED
 from hpcstencil.distributed.halo import Fields
 from hpcstencil.problem.receivers import Receivers
 from hpcstencil.simulation.simulation import ComposedSimulation

@@ -17,7 +17,8 @@ from jax import lax
 from jax.dtypes import float0
 
 from hpcstencil.adjoint.derivation import adjoint_of
-from hpcstencil.adjoint.problem import ADJOINT, GRADIENT, REMEMBERED, Adjoint
+from hpcstencil.adjoint.names import ADJOINT, GRADIENT, REMEMBERED
+from hpcstencil.adjoint.problem import Adjoint
 from hpcstencil.config.settings import ObjectiveConfig
 from hpcstencil.distributed.device_grid import Body
 from hpcstencil.distributed.halo import Fields

@@ -14,9 +14,10 @@ import numpy as np
 
 from hpcstencil.adjoint.derivation import adjoint_of
 from hpcstencil.adjoint.members import data_of_member, differing, single_runs
-from hpcstencil.adjoint.problem import TANGENT, series_of
+from hpcstencil.adjoint.names import TANGENT
 from hpcstencil.adjoint.run_steps import RunSteps, steps_of
 from hpcstencil.adjoint.tangent import Tangent, tangents_of
+from hpcstencil.adjoint.unknowns import CellValues, NumberParameter, SeriesParameter
 from hpcstencil.distributed.halo import Fields
 from hpcstencil.gradient.compose import data_of, observed_of
 from hpcstencil.gradient.derivative_sums import ADVICE, refuse_broken
@@ -35,7 +36,6 @@ from hpcstencil.runtime.communicator import agree
 from hpcstencil.simulation.prepared import Decomposed
 from hpcstencil.simulation.simulation import ComposedSimulation
 from hpcstencil.simulation.state import State
-from hpcstencil.symbolic.expressions import PARAMETER_FIELD
 from hpcstencil.validation.errors import InputError, NumericsError
 
 
@@ -136,38 +136,49 @@ class TangentLinear(ProgramUser):
 
     def _directions(self, direction: Mapping[str, Any]) -> list[Direction]:
         """The numbers and blocks of a direction, by member. Raises InputError, on this process alone, for wrong values."""
-        simulation, members = self.simulation, self.simulation.problem.layout.members
         found: list[dict[str, Any]] = [{} for _ in self.runs]
         for one in self.runs[0].tangent.unknowns:
             key, value = f'direction["{one.key}"]', direction[one.key]
-            if one.kind == "number":
-                values = as_array(value, None, key)
-                shapes = {(), *([members] if one.key in self.own else [])}
-                if values.shape not in shapes or not np.isfinite(values).all():
-                    per_member = " or one per member" if members in shapes and members else ""
-                    raise InputError(f"{key}: expected a finite number{per_member}, but got {value!r}; give one")
-                each: list[Any] = [float(number) for number in np.broadcast_to(values, len(self.runs))]
-            elif one.kind == "series":
-                samples, count = as_array(value, None, key), len(series_of(simulation.problem, one).values)
-                fits = samples.shape in ((), (count,))
-                if not fits or not np.isfinite(samples).all():
-                    what = "values that are not" if fits else f"shape {samples.shape}"
-                    raise InputError(
-                        f"{key}: expected {count} finite numbers, one per sample, or one for all, but got {what}; give these"
-                    )
-                each = [np.broadcast_to(samples, (count,)).astype(np.float64)] * len(self.runs)
-            else:
-                name = one.name if one.kind == "initial" else PARAMETER_FIELD + one.name
-                block = block_of(simulation, name, value, key)
-                if members and one.key not in self.own and (block != block[..., :1]).any():
-                    raise InputError(
-                        f"{key}: expected one value for all members of the ensemble, which share {one.key}, but got different "
-                        "ones; give the same to all"
-                    )
-                each = [np.ascontiguousarray(block[..., n]) for n in range(len(self.runs))] if members else [block]
+            match one:
+                case NumberParameter():
+                    each = self._numbers(one, value, key)
+                case SeriesParameter():
+                    each = self._samples(one, value, key)
+                case CellValues():
+                    each = self._blocks(one, value, key)
             for given, own in zip(found, each, strict=True):
                 given[one.key] = own
         return [*found]
+
+    def _numbers(self, one: NumberParameter, value: Any, key: str) -> list[Any]:
+        """The direction of a number, by member. Raises InputError."""
+        members, values = self.simulation.problem.layout.members, as_array(value, None, key)
+        shapes = {(), *([members] if one.key in self.own else [])}
+        if values.shape not in shapes or not np.isfinite(values).all():
+            per_member = " or one per member" if members in shapes and members else ""
+            raise InputError(f"{key}: expected a finite number{per_member}, but got {value!r}; give one")
+        return [float(number) for number in np.broadcast_to(values, len(self.runs))]
+
+    def _samples(self, one: SeriesParameter, value: Any, key: str) -> list[Any]:
+        """The direction of a time series, by member. Raises InputError."""
+        samples, count = as_array(value, None, key), len(one.node_in(self.simulation.problem).values)
+        fits = samples.shape in ((), (count,))
+        if not fits or not np.isfinite(samples).all():
+            what = "values that are not" if fits else f"shape {samples.shape}"
+            raise InputError(
+                f"{key}: expected {count} finite numbers, one per sample, or one for all, but got {what}; give these"
+            )
+        return [np.broadcast_to(samples, (count,)).astype(np.float64)] * len(self.runs)
+
+    def _blocks(self, one: CellValues, value: Any, key: str) -> list[Any]:
+        """This process's blocks of the direction of an array, by member. Raises InputError."""
+        members, block = self.simulation.problem.layout.members, block_of(self.simulation, one.values_field, value, key)
+        if members and one.key not in self.own and (block != block[..., :1]).any():
+            raise InputError(
+                f"{key}: expected one value for all members of the ensemble, which share {one.key}, but got different "
+                "ones; give the same to all"
+            )
+        return [np.ascontiguousarray(block[..., n]) for n in range(len(self.runs))] if members else [block]
 
     def hessian_product(self, state: State, direction: Mapping[str, Any]) -> dict[str, Any]:
         """The product of the Hessian and a direction; see `Simulation.hessian_product`."""

@@ -14,8 +14,9 @@ from hpcstencil.adjoint.derivation import adjoint_of
 from hpcstencil.adjoint.limits import plan_of_fit
 from hpcstencil.adjoint.members import data_of_member, differing, per_member, single_runs
 from hpcstencil.adjoint.plan import injects, plan_of, steps_at_once, taped
-from hpcstencil.adjoint.problem import Adjoint, Unknown
+from hpcstencil.adjoint.problem import Adjoint
 from hpcstencil.adjoint.run_steps import steps_of
+from hpcstencil.adjoint.unknowns import NumberParameter, SeriesParameter, Unknown
 from hpcstencil.config.paths import stream_paths
 from hpcstencil.config.provenance import to_toml
 from hpcstencil.config.settings import Config
@@ -113,10 +114,11 @@ def _without_long_lists(config: Config) -> Config:
 
 def _in_words(one: Unknown, problem: Problem) -> str:
     """An entry of gradient.of, and how many values it has."""
-    if one.kind == "number":
-        return f"{one.key} (a number)"
-    if one.kind == "series":
-        return f"{one.key} ({problem.sampled[one.name]} samples)"
+    match one:
+        case NumberParameter():
+            return f"{one.key} (a number)"
+        case SeriesParameter():
+            return f"{one.key} ({problem.sampled[one.name]} samples)"
     return f"{one.key} ({' x '.join(map(str, problem.config.grid.shape))} values)"
 
 

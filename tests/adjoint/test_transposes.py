@@ -11,7 +11,7 @@ from support import problem_of, traced_slopes
 
 from hpcstencil.adjoint.derivation import adjoint_of
 from hpcstencil.adjoint.differentiate import Sum
-from hpcstencil.adjoint.problem import ADJOINT, GRADIENT, TRANSPOSED
+from hpcstencil.adjoint.names import ADJOINT, GRADIENT, TRANSPOSED
 from hpcstencil.distributed.windows import STEP_SIZE
 from hpcstencil.symbolic.expressions import Constant, Field, Neighbour, parameter_field, total
 from hpcstencil.validation.errors import InputError
