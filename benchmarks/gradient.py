@@ -157,7 +157,7 @@ def measured(case: str, cells: int, steps: int, states: int, rounds: int, with_j
         sweep, plan = planned(made.members.sweeps[0], fields)
 
         def forward() -> None:
-            after = sweep.copied(fields)
+            after = sweep.compiled.copied(fields)
             for steps in sweep.run.between(0, sweep.steps):
                 after = made.simulation.advance(after, steps)
             jax.block_until_ready(after)

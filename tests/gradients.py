@@ -43,7 +43,7 @@ def sweep_of(
     forward = simulation_of(problem, communicator, devices, kernel)
     backward = simulation_of(adjoint.reversing(forward.plan.topology), communicator, devices, kernel)
     samples, injected = samples_of(forward, backward, adjoint, {}), injects(adjoint, forward.plan.topology, kernel)
-    return ReverseSweep(forward, adjoint, backward, steps_of(problem), {}, samples=samples, injected=injected)
+    return ReverseSweep.of(forward, adjoint, backward, steps_of(problem), {}, samples=samples, injected=injected)
 
 
 def members_from(
@@ -81,7 +81,8 @@ def several_at_once(
     problem = sweep.adjoint.reversing(sweep.forward.plan.topology, steps)
     several = simulation_of(problem, communicator, devices, sweep.forward.kernel)
     injected = sweep.injected and several.steps.injection is not None  # the blocks may be too thin
-    return replace(sweep, several=several, at_once=steps, injected=injected)
+    given = sweep.forward, sweep.adjoint, sweep.backward, sweep.run, sweep.data
+    return ReverseSweep.of(*given, several, steps, sweep.samples, injected)
 
 
 def objective(sweep: ReverseSweep, fields: Mapping[str, Any], numbers: Mapping[str, float]) -> float:

@@ -164,6 +164,11 @@ class Adjoint:
         summed = {name: tree for name, tree in trees.items() if name.startswith(GRADIENT)}
         return fields | memory | {name: tree for name, tree in summed.items() if name not in self.series_rhs}
 
+    @property
+    def any_field(self) -> str:
+        """The name of a field of the reverse steps."""
+        return next(iter(self.reverse_rhs))
+
     @cached_property
     def read(self) -> set[Node]:
         """The nodes on whose values a reverse step depends, boundary conditions included."""

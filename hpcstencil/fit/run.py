@@ -70,7 +70,7 @@ def fitted(
     of_fields = smoothings_of(forward, {key: x for key, x in lengths.items() if key not in series}, compose)
     in_time = {key: SmoothingInTime(lengths[key] / one.dt) for key, one in series.items() if key in lengths}
     space = Vectors(communicator, config.grid.cells, precision, {**of_fields, **in_time}, series)
-    evaluation = Evaluation.of(members, box, [plan.states for plan in plans])
+    evaluation = Evaluation(members, box, [plan.states for plan in plans])
     digests = digests_of(members)
     since, done = time.monotonic(), 0
 

@@ -13,8 +13,7 @@ from hpcstencil.adjoint.limits import Limits, outside
 from hpcstencil.adjoint.unknowns import CellValues, InitialValues, NumberParameter, SeriesParameter, Unknown
 from hpcstencil.distributed.halo import Fields
 from hpcstencil.fit.lbfgs import Box, Point, Vector
-from hpcstencil.gradient.members import SHARED, Members
-from hpcstencil.gradient.reuse_compiled import SweepFor
+from hpcstencil.gradient.members import Members
 from hpcstencil.gradient.reverse_sweep import Result, ReverseSweep
 from hpcstencil.numerics.topology import Range
 from hpcstencil.simulation.initial_state import lower_walls
@@ -157,19 +156,12 @@ def _size(forward: ComposedSimulation, values: Any) -> float:
 class Evaluation:
     """The objective as a function of the unknowns: each call takes the run of each member forwards and in reverse.
 
-    ``sweeps`` are those of the members, and ``states`` the numbers of stored states.
+    ``states`` are the numbers of stored states of the members.
     """
 
     members: Members
     box: Box
     states: Sequence[int]
-    sweeps: Sequence[SweepFor]
-
-    @classmethod
-    def of(cls, members: Members, box: Box, states: Sequence[int]) -> Evaluation:
-        """The evaluation of these sweeps in a box."""
-        compiled = {name: getattr(members.sweeps[0], name) for name in SHARED}
-        return cls(members, box, states, [SweepFor(sweep, dict(compiled)) for sweep in members.sweeps])
 
     def __call__(self, unknowns: Vector) -> Point | None:
         """The point with these unknowns; None if the objective or its gradient is not finite there. Collective."""
@@ -182,7 +174,7 @@ class Evaluation:
         """The point with these unknowns. Collective. Raises the NumericsError of the sweep."""
         parts = components(self.members)
 
-        def result(number: int, _: ReverseSweep) -> Result:
+        def result(number: int, sweep: ReverseSweep) -> Result:
             numbers, arrays = dict[str, Any](), dict[str, OwnBlock]()
             for name, (one, member) in parts.items():
                 if one.key in self.members.own and member != number:
@@ -194,7 +186,8 @@ class Evaluation:
                         numbers[one.name] = unknowns[name]
                     case NumberParameter():
                         numbers[one.name] = float(unknowns[name])
-            return self.sweeps[number](numbers, arrays, lambda forward: forward.initial_fields(), self.states[number])
+            moved = sweep.with_values(numbers, arrays)
+            return moved(moved.forward.initial_fields(), self.states[number])
 
         total = self.members.total(result)
         gradient = dict[str, Any]()

@@ -58,11 +58,9 @@ def sweep_of(
     together = adjoint.needs_states and at_once > 1
     several = composed(adjoint.reversing(topology, at_once)) if together else None
     backward = backward or composed(adjoint.reversing(topology))
-    samples = samples_of(forward, backward, adjoint, held)
-    return stored_by(
-        ReverseSweep(forward, adjoint, backward, steps_of(forward.problem), data, several, at_once, samples, injected),
-        forward.problem.config,
-    )
+    samples, run = samples_of(forward, backward, adjoint, held), steps_of(forward.problem)
+    made = ReverseSweep.of(forward, adjoint, backward, run, data, several, at_once, samples, injected)
+    return stored_by(made, forward.problem.config)
 
 
 def stored_by(sweep: ReverseSweep, config: Config) -> ReverseSweep:
@@ -87,7 +85,7 @@ def planned(
     """
     forward, adjoint = sweep.forward, sweep.adjoint
     if forward.problem.step_follows_solution and not sweep.run.ranges:
-        sweep = replace(sweep, run=recorded(forward, sweep.copied(fields), check))
+        sweep = replace(sweep, run=recorded(forward, sweep.compiled.copied(fields), check))
     plan = agree(
         forward.communicator,
         lambda: plan_of(adjoint, forward.plan.topology, sweep.at_once, sweep.injected, sweep.run),

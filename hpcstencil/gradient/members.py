@@ -32,20 +32,6 @@ from hpcstencil.simulation.simulation import ComposedSimulation
 from hpcstencil.validation.errors import NumericsError
 from hpcstencil.validation.messages import bytes_text
 
-# Cached properties of a sweep that all members share.
-SHARED = (
-    "copied",
-    "with_added",
-    "number_reductions",
-    "array_reductions",
-    "stage_sums",
-    "sum_of_array",
-    "spare",
-    "first_slopes",
-    "injections",
-    "tape",
-)
-
 
 @dataclass(frozen=True)
 class Total:
@@ -93,7 +79,7 @@ class Results:
         for key in own & result.arrays.keys():
             self.blocks.setdefault(key, []).append(np.array(sweep.forward.block(result.arrays[key])))
         arrays = {key: array for key, array in result.arrays.items() if key not in own}
-        self.sums = sweep.with_added(self.sums, arrays) if self.sums else arrays
+        self.sums = sweep.compiled.with_added(self.sums, arrays) if self.sums else arrays
 
 
 @dataclass(frozen=True)
@@ -134,7 +120,7 @@ class Members:
         found, following = [], self.forward.problem.step_follows_solution
         for number, sweep in enumerate(self.sweeps):
             made, plan = planned(sweep, begin(number) if following else {}, check)
-            found.append((compiled_like(made, self.sweeps[0]), plan))
+            found.append((made, plan))
         return replace(self, sweeps=tuple(made for made, _ in found)), tuple(plan for _, plan in found)
 
     def total(self, of: Callable[[int, ReverseSweep], Result], done: Results | None = None) -> Total:
@@ -216,7 +202,7 @@ def _like(
     if samples is not None:
         samples = samples.of_member(forward, observed_of(member, communicator, held))
     data = forward.put(agree(communicator, lambda: data_of(forward, held)))
-    made = replace(
+    return replace(
         first,
         forward=forward,
         adjoint=adjoint,
@@ -226,13 +212,6 @@ def _like(
         several=several,
         samples=samples,
     )
-    return compiled_like(made, first)
-
-
-def compiled_like(sweep: ReverseSweep, other: ReverseSweep) -> ReverseSweep:
-    """The sweep, which takes over compiled code and spare memory of another one of the same trees."""
-    vars(sweep).update({name: getattr(other, name) for name in SHARED})
-    return sweep
 
 
 def in_words(plans: Sequence[SweepPlan]) -> str:

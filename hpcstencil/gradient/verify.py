@@ -27,7 +27,7 @@ from hpcstencil.backends.backend import Unsupported
 from hpcstencil.config.settings import Decomposition
 from hpcstencil.distributed.halo import Fields
 from hpcstencil.distributed.windows import STEP_SIZE
-from hpcstencil.gradient.members import Members, Total, compiled_like, members_of
+from hpcstencil.gradient.members import Members, Total, members_of
 from hpcstencil.gradient.reverse_sweep import ReverseSweep
 from hpcstencil.problem.problem import Problem
 from hpcstencil.runtime.communicator import Communicator, OneProcess, from_rank_0
@@ -271,7 +271,7 @@ def _remainders(members: Members, total: Total) -> tuple[float, ...]:
             **{name: problem.parameters[name] + h * d for name, d in along.numbers.items()},
         }
         moved = replace(sweep, forward=sweep.forward.with_problem(replace(problem, parameters=parameters)))
-        fields = compiled_like(moved, sweep).forward.initial_fields()
+        fields = moved.forward.initial_fields()
         fields |= {name: fields[name] + d.dtype.type(h) * d for name, d in along.arrays.items()}
         return moved.value(fields)
 

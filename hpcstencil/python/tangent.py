@@ -21,9 +21,8 @@ from hpcstencil.adjoint.unknowns import CellValues, NumberParameter, SeriesParam
 from hpcstencil.distributed.halo import Fields
 from hpcstencil.gradient.compose import data_of, observed_of
 from hpcstencil.gradient.derivative_sums import ADVICE, refuse_broken
-from hpcstencil.gradient.members import SHARED, Members, compiled_like, members_of
+from hpcstencil.gradient.members import Members, members_of
 from hpcstencil.gradient.recording import recorded
-from hpcstencil.gradient.reuse_compiled import SweepFor
 from hpcstencil.gradient.reverse_sweep import Result, ReverseSweep
 from hpcstencil.gradient.samples import Samples, summed
 from hpcstencil.gradient.tangent import Direction, TangentRun
@@ -184,21 +183,13 @@ class TangentLinear(ProgramUser):
         """The product of the Hessian and a direction; see `Simulation.hessian_product`."""
         along = self._along(state, direction)
         reverse = self._reverse
-        sweeps = [
-            compiled_like(replace(sweep, run=run.steps), reverse.sweeps[0])
-            for sweep, (run, _) in zip(reverse.sweeps, along, strict=True)
-        ]
+        sweeps = [replace(sweep, run=run.steps) for sweep, (run, _) in zip(reverse.sweeps, along, strict=True)]
         members, plans = replace(reverse, sweeps=tuple(sweeps)).planned(lambda _: {})
-        compiled = {name: getattr(reverse.sweeps[0], name) for name in SHARED}
 
-        def of(number: int, _: ReverseSweep) -> Result:
+        def of(number: int, sweep: ReverseSweep) -> Result:
             run, given = along[number]
-
-            def begin(_: ComposedSimulation) -> Fields:
-                return run.start(fields_of_member(self.simulation, state, number), given)
-
-            sweep = SweepFor(members.sweeps[number], dict(compiled))
-            return sweep(run.numbers(given), {}, begin, plans[number].states)
+            fields = run.start(fields_of_member(self.simulation, state, number), given)
+            return sweep.with_values(run.numbers(given), {})(fields, plans[number].states)
 
         return collected(members, members.total(of))
 

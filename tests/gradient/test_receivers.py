@@ -70,7 +70,7 @@ def test_the_response_at_the_receiver_to_a_source_is_that_at_the_source_to_the_r
     sweep = sweep_of(given)
     u = np.zeros(CELLS)
     u[cell] = 1.0
-    field = sweep.forward.block(sweep.taken(sweep.forward.put({"u": u}), 0, 10)["u"])
+    field = sweep.forward.block(sweep.forward_steps.taken(sweep.forward.put({"u": u}), 0, 10)["u"])
     found = np.asarray(sweep(sweep.forward.initial_fields(), 3).arrays["initial.u"])
     assert np.abs(found - field).max() < 1e-14 and np.abs(field[0, 0]) > 1e-8
 

@@ -279,15 +279,15 @@ def test_stored_states_do_not_change_the_bits():
 def test_a_sweep_takes_the_memory_of_the_one_before():
     sweep = sweep_of(tables("ssprk2"))
     first = sweep(sweep.forward.initial_fields(), 3)
-    held = len(sweep.spare.held)
+    held = len(sweep.compiled.spare.held)
     for _ in range(3):
         other = sweep(sweep.forward.initial_fields(), 3)
         assert other.numbers == first.numbers
         assert all(np.array_equal(other.arrays[key], array) for key, array in first.arrays.items())
-        assert len(sweep.spare.held) <= held
+        assert len(sweep.compiled.spare.held) <= held
     sweep(sweep.forward.initial_fields(), 1)
     sweep(sweep.forward.initial_fields(), 1)
-    assert len(sweep.spare.held) < held  # the memory of two stored states is not needed any more
+    assert len(sweep.compiled.spare.held) < held  # the memory of two stored states is not needed any more
 
 
 @functools.cache
@@ -445,7 +445,7 @@ def test_the_derivative_of_an_extremum_is_that_of_its_cell(kernel, solid):
         return sweep, sweep(sweep.forward.initial_fields(), 3)
 
     sweep, largest = found("3*max(u) - A*min(u*v)")
-    end = sweep.forward.get(sweep.taken(sweep.forward.initial_fields(), 0, 6), ("u", "v"))
+    end = sweep.forward.get(sweep.forward_steps.taken(sweep.forward.initial_fields(), 0, 6), ("u", "v"))
     cells = np.s_[:5] if solid else np.s_[:]
     u, both = end["u"][cells], (end["u"] * end["v"])[cells]
     places = [", ".join(f"{0.1 * n + 0.05}" for n in np.unravel_index(k, u.shape)) for k in (u.argmax(), both.argmin())]

@@ -15,7 +15,7 @@ from hpcstencil.adjoint.plan import first_on_tape
 from hpcstencil.adjoint.tape import with_tape
 from hpcstencil.config.provenance import to_toml
 from hpcstencil.config.reader import from_mapping
-from hpcstencil.gradient.reverse_sweep import ReverseSweep
+from hpcstencil.gradient.forward_steps import ForwardSteps
 
 WAVE = {
     "grid": {"shape": [41, 30], "upper": [4.1, 3.0]},
@@ -250,14 +250,14 @@ def test_states_and_tape_share_the_memory_of_the_input(memory, states, steps, ta
     sweep, counts = members.sweeps[0], []
     cells = 41 * 30 * 4
     assert (plan.states, plan.tape_bytes, plan.bytes_per_state) == (states, steps * cells, 2 * cells)
-    called = ReverseSweep.called
+    called = ForwardSteps.called
 
     def counted(self, call, first, last, beside):
         fields, after = called(self, call, first, last, beside)
         counts.append(after - first)
         return fields, after
 
-    monkeypatch.setattr(ReverseSweep, "called", counted)
+    monkeypatch.setattr(ForwardSteps, "called", counted)
     sweep(sweep.forward.initial_fields(), plan.states)
     assert (sum(counts), plan.taken) == (taken, taken)
 
