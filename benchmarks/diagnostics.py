@@ -45,7 +45,7 @@ OF_EXPRESSIONS = (
     ("heat, 256³, float32", "integral(dx(u)**2 + dy(u)**2 + dz(u)**2)"),
     ("heat, 256³, float32", "max(abs(laplacian(u)))"),
     ("heat, 256³, float32", "max(abs(x*dx(u)))"),
-    ("heat, 256³, float32", "max(abs(dx(u*u)))"),  # whose rows end calls
+    ("heat, 256³, float32", "max(abs(dx(u*u)))"),
     ("wave, order 4, 256³, float32", "integral(v**2 + dx(u)**2 + dy(u)**2 + dz(u)**2)"),
     ("Gray-Scott, 2048², float32", "integral(dx(u)**2 + dy(u)**2)"),
     (MEMBERS, "max(p)"),

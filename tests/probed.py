@@ -81,6 +81,21 @@ def with_stencils(row, **changes):
     return {**given, "diagnostics": {"every_steps": 3, **each, **whole}, **changes}
 
 
+def with_nested(row, **changes):
+    """The input of `with_probes` with reductions after every third step of derivatives along a periodic axis: of products and
+    of other derivatives."""
+    given = with_probes(row)
+    problem = problem_of(**given)
+    name, axes = problem.shown[0], "xyz"[: len(given["grid"]["shape"])]
+    along = next(axis for axis, whole in zip(axes, problem.config.boundary.periodic, strict=True) if whole)
+    nested = f"max(abs(d{along}({name}**2 + x*d{axes[-1]}({name}))))"
+    return {
+        **given,
+        "diagnostics": {"every_steps": 3, "nested": nested, "product": f"mean(abs(d{along}(1/(2 + {name}))))"},
+        **changes,
+    }
+
+
 def probing_expressions(row, every=2, **changes):
     """The input of `with_probes` with a table for each of some expressions too: of derivatives of each field, with functions of
     the time and of coordinates, and one without derivatives."""

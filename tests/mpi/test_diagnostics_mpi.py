@@ -2,7 +2,16 @@
 
 import jax
 import pytest
-from probed import ROWS, counted_calls, diagnostics, file_of, with_diagnostics, with_expressions, with_stencils
+from probed import (
+    ROWS,
+    counted_calls,
+    diagnostics,
+    file_of,
+    with_diagnostics,
+    with_expressions,
+    with_nested,
+    with_stencils,
+)
 from support import dealt
 
 from hpcstencil.runtime.communicator import connect, from_rank_0
@@ -16,7 +25,7 @@ WAYS = [  # devices of each process, and how processes exchange edges; rows are 
 ]
 
 
-ROWS_OF = {with_diagnostics: (0, 2, 6), with_expressions: (2, 7, 9), with_stencils: (2, 4, 6)}
+ROWS_OF = {with_diagnostics: (0, 2, 6), with_expressions: (2, 7, 9), with_stencils: (2, 4, 6), with_nested: (2, 4)}
 CASES = {f"{ROWS[n][0]}-{having.__name__}": (having, ROWS[n]) for having, rows in ROWS_OF.items() for n in rows}
 
 

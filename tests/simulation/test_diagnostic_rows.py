@@ -11,6 +11,7 @@ from probed import (
     samples,
     with_diagnostics,
     with_expressions,
+    with_nested,
     with_probes,
     with_stencils,
 )
@@ -60,6 +61,21 @@ def test_recorded_expressions_are_those_of_calls_that_end_there(tmp_path, monkey
     monkeypatch.setattr(ByNative, "recorder", lambda *given: None)
     assert_same(recorded, diagnostics(file_of(tmp_path / "ended.h5", given)))
     assert max(calls) <= 3
+
+
+@pytest.mark.parametrize("row", [ROWS[n] for n in (1, 2, 3, 4, 6, 7, 8)], ids=lambda row: row[0])
+def test_derivatives_of_products_along_periodic_axes_are_recorded(tmp_path, monkeypatch, calls, row):
+    given = with_nested(row)
+    given["numerics"]["kernel"] = "native"
+    recorded = diagnostics(file_of(tmp_path / "recorded.h5", given))
+    assert max(calls) > 3
+    calls.clear()
+    monkeypatch.setattr(ByNative, "recorder", lambda *given: None)
+    assert_same(recorded, diagnostics(file_of(tmp_path / "ended.h5", given)))
+    assert max(calls) <= 3
+    given["numerics"]["kernel"] = "shift"
+    for name, column in diagnostics(file_of(tmp_path / "shift.h5", given)).items():
+        assert recorded[name] == pytest.approx(column, rel=1e-4 if "32" in row[2] else 1e-11), name
 
 
 @pytest.mark.parametrize("threads", (1, 2, 3))

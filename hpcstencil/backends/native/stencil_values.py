@@ -24,7 +24,7 @@ from hpcstencil.numerics.integrators import Method, Stage
 from hpcstencil.numerics.schedule import StepRange
 from hpcstencil.problem.problem import Problem
 from hpcstencil.runtime.threads import threads_for
-from hpcstencil.symbolic.expressions import Convolution, Field, Node, walk
+from hpcstencil.symbolic.expressions import Convolution, Field, Node, Operator, rebuilt, walk
 
 if TYPE_CHECKING:
     import jax
@@ -44,6 +44,10 @@ OF_SUMS, OF_CELLS, FIRST_OF_STREAMS = range(3)
 def field_of(number: int) -> str:
     """Return the name of the field for the expression with this number. No field of an equation can have it."""
     return f"value {number}"
+
+
+def _program(problem: Problem, trees: Sequence[Node]) -> Program:
+    return program(valued(problem, trees), most_at_once=1)  # one, for `StencilRecords`
 
 
 def valued(problem: Problem, trees: Sequence[Node]) -> Problem:
@@ -70,6 +74,30 @@ def valued(problem: Problem, trees: Sequence[Node]) -> Problem:
         injected=(),
         replayed=(),
     )
+
+
+def in_one_pass(problem: Problem, trees: Sequence[Node]) -> list[Node]:
+    """Return trees with the same values, which native code computes in a single pass if their statements are few.
+
+    Operands of an operator along periodic axes are evaluated in each cell that it reads. Those of others have ghost cells of
+    their own beside the boundaries, so a pass before must compute them.
+    """
+    periodic, made = problem.config.boundary.periodic, dict[tuple[Node, bool], Node]()
+
+    def visit(tree: Node, inside: bool = False) -> Node:
+        """Return a tree, or a part of an operand of such an operator if it is ``inside``."""
+        known = tree, inside
+        if known not in made:
+            within = inside
+            if isinstance(tree, Operator):
+                reach = problem.discretization.reach(tree)
+                along = all(whole or not any(widths) for whole, widths in zip(periodic, reach, strict=True))
+                within = along or (inside and all(isinstance(child, Field) for child in tree.children))
+            new = rebuilt(tree, lambda child: visit(child, within))
+            made[known] = replace(new, beyond=True) if inside and isinstance(new, Field | Operator) else new
+        return made[known]
+
+    return [visit(tree) for tree in trees]
 
 
 class Input(ctypes.Structure):
@@ -143,7 +171,9 @@ class StencilValues:
         if not trees or any(isinstance(part, Convolution) and part.stencil.by_fft for part in parts):
             return None
         try:
-            made = program(valued(problem, trees), most_at_once=1)  # one, for `StencilRecords`
+            made = _program(problem, in_one_pass(problem, trees))
+            if made.reads is None:
+                made = _program(problem, trees)
         except Unsupported:
             return None
         return cls(tuple(trees), made, every if problem.has_common_steps else None)
