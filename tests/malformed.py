@@ -40,8 +40,8 @@ INPUTS = [
     ("grid.shape=[true, 6]", "grid.shape", "[true, 6]"),
     ("grid.shape=[1, 2, 3, 4]", "grid.shape", "[1, 2, 3, 4]"),
     ("grid.shape=[9000000000, 9000000000]", "grid.shape: expected fewer than 2**63 cells", "coarser"),
-    ("grid.lower=[0.0]", "grid.lower: expected 2 numbers", "[0.0]"),
-    ("grid.upper=[1.0, 1.0, 1.0]", "grid.upper: expected 2 numbers", "[1.0, 1.0, 1.0]"),
+    ("grid.lower=[0.0]", "grid.lower: expected one number per axis, 2 in all", "[0.0]"),
+    ("grid.upper=[1.0, 1.0, 1.0]", "grid.upper: expected one number per axis, 2 in all", "[1.0, 1.0, 1.0]"),
     ("grid.upper=[-1, 1]", "grid.upper: expected more than grid.lower = 0 along x", "-1"),
     ("grid.lower=[0, nan]", "grid.lower", "nan"),
     ("grid.upper=[1, inf]", "grid.upper", "inf"),
@@ -94,7 +94,7 @@ INPUTS = [
             ("nothing.npy", "a NumPy file", "does not exist", "check the path"),
         )
     ),
-    ("equation.stencils.blur=input.toml", "equation.stencils.blur: ", "expected an array", "numpy.save", "write it again"),
+    ("equation.stencils.blur=input.toml", "equation.stencils.blur: ", "expected a file of numpy.save", "write it again"),
     ("mask.solid=ring.jpg", "mask.solid: expected", "FILE.png", "ring.jpg", "convert"),
     ("mask.solid=ring.h5", "mask.solid: expected", "FILE.h5:DATASET", "ring.h5", "complete"),
     ("mask.solid=ring.PNG", "mask.solid: expected an image", "ring.PNG", "check the path"),
@@ -189,7 +189,10 @@ INPUTS = [
     ("initial.u=noise(x)", "initial.u", "whole numbers"),
     ("initial.file=''", "initial.file: expected a text that is not empty", '""'),
     ("initial.file=.", "initial.file: expected an HDF5 file", "is not a file"),
-    (["initial.file=input.toml", "output.path=input.toml"], "output.path: expected a file of its own", "the input file itself"),
+    (
+        ["initial.file=input.toml", "output.path=input.toml"],
+        "output.path: expected a file that nothing reads", "the input file itself",
+    ),
     # [boundary]
     ("boundary=periodic", "boundary: expected a table", '"periodic"'),
     ("boundary=periodic", "boundary: expected a table", "neumann"),
@@ -417,7 +420,7 @@ INPUTS = [
         (f"output.streams.a={{every=1, {entries}}}", f"output.streams.a{key}: ", *words)
         for entries, key, *words in (
             ("path=5", ".path", "expected a text", "got 5"),
-            ("path='input.toml'", ".path", "expected a file of its own", "the input file itself"),
+            ("path='input.toml'", ".path", "expected a file that nothing reads", "the input file itself"),
             ("path='input.h5'", ".path", "expected a file of its own", "taken by the output"),
             *(
                 (f"path='{name}'", ".path", "expected a name like 'run.h5'", "beside an output", "another name")
@@ -433,7 +436,7 @@ INPUTS = [
             ("expressions={w='q'}", ".expressions.w", "unknown name 'q'"),
             ("expressions={w='mean(u)'}", ".expressions.w", "unknown function 'mean'"),
             ("expressions={u='u'}", ".expressions.u", "is a field or parameter already", "rename"),
-            ("expressions={x='u'}", ".expressions.x", "is a word of the language", "rename"),
+            ("expressions={x='u'}", ".expressions.x", "is a word of expressions", "rename"),
             ("region=5", ".region", "expected a table", "got 5"),
             ("region={z=0.5}", ".region.z", "unknown axis", "x or y"),
             ("region={x='a'}", ".region.x", "expected a finite number or two increasing numbers", '"a"'),
@@ -465,9 +468,9 @@ INPUTS = [
     ("output.compression=zip", "output.compression", "gzip"),
     ("output=run.h5", "output: expected a table", '"run.h5"'),
     ("output.path=['a.h5']", "output.path: expected a text", '["a.h5"]'),
-    ("output.path=input.toml", "output.path: expected a file of its own", "choose another path"),
+    ("output.path=input.toml", "output.path: expected a file that nothing reads", "choose another path"),
     (f"output.path={300 * 'n'}/run.h5", "output.path: expected names of at most 255 bytes in a path", "one of 300"),
-    ("output.path=./sub/../input.toml", "output.path: expected a file of its own", "choose another path"),
+    ("output.path=./sub/../input.toml", "output.path: expected a file that nothing reads", "choose another path"),
     ("output.every=-1", "output.every: expected a positive, finite number", "-1"),
     ("output.every='1'", "output.every: expected a positive, finite number", '"1"'),
     ("output.every=1e-300", "output.every: expected at most 2**31 outputs", "less often"),
@@ -749,8 +752,8 @@ LINES = [
     ("run good.toml --devices two", 2, "'--devices'", "'two' is not a valid integer"),
     ("run good.toml --devices 1.5", 2, "'--devices'", "'1.5' is not a valid integer"),
     ("run good.toml --output", 2, "Option '--output' requires an argument"),
-    ("run good.toml --output good.toml", 2, "--output: expected a file of its own", "choose another path"),
-    ("run good.toml --output ./folder/../good.toml --overwrite", 2, "--output: expected a file of its own"),
+    ("run good.toml --output good.toml", 2, "--output: expected a file that nothing reads", "choose another path"),
+    ("run good.toml --output ./folder/../good.toml --overwrite", 2, "--output: expected a file that nothing reads"),
     ("run good.toml --resume --overwrite", 2, "--resume: cannot be combined with --overwrite"),
     ("run good.toml --resume --restart a.h5", 2, "--resume: cannot be combined with --restart"),
     ("run good.toml --resume=yes", 2, "Option '--resume' does not take a value"),

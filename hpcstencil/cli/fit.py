@@ -54,13 +54,12 @@ def fit(
     from hpcstencil.adjoint.unknowns import InitialValues, NumberParameter, unknowns_of
     from hpcstencil.cli.prepare import problem_of, processes
     from hpcstencil.cli.prepare_gradient import blocks_of_member, composed_members
-    from hpcstencil.config.paths import check_output_path
     from hpcstencil.config.settings import FitConfig
     from hpcstencil.runtime.communicator import agree, from_rank_0
 
     path = (output or Path(f"{input_file.stem}.fit.h5")).absolute()
     with signals.watched() as request, processes() as communicator:
-        config, problem = problem_of(input_file, overrides, communicator)
+        config, problem = problem_of(input_file, overrides, communicator, path)
         unknowns, first = agree(communicator, lambda: unknowns_of(problem)), single_runs(problem)[0]
         found = {
             one.name for one in unknowns if isinstance(one, InitialValues)
@@ -68,7 +67,6 @@ def fit(
         expressed = tuple(name for name in first.initial if name not in found)
         adjoint = agree(communicator, lambda: adjoint_of(first, expressed))
         limits = agree(communicator, lambda: limits_of(problem, unknowns, config.fit or FitConfig()))
-        agree(communicator, lambda: check_output_path(config, input_file, path, "--output"))
         decomposed, local = blocks_of_member(problem, devices, communicator)
 
         from hpcstencil.fit.checkpoints import WHAT

@@ -53,7 +53,6 @@ def gradient(
     from hpcstencil.adjoint.members import single_runs
     from hpcstencil.cli.prepare import problem_of, processes
     from hpcstencil.cli.prepare_gradient import blocks_of_member, composed_members
-    from hpcstencil.config.paths import check_output_path
     from hpcstencil.runtime.communicator import agree, from_rank_0
     from hpcstencil.runtime.progress import say
 
@@ -61,11 +60,10 @@ def gradient(
     with nullcontext(signals.Request()) if verify else signals.watched() as request, processes() as communicator:
         if verify:
             overrides = (*overrides, 'numerics.precision="float64"')
-        config, problem = problem_of(input_file, overrides, communicator)
+        config, problem = problem_of(input_file, overrides, communicator, path)
         first = single_runs(problem)[0]
         expressed = tuple(first.initial)
         adjoint = agree(communicator, lambda: adjoint_of(first, expressed, verified=verify))
-        agree(communicator, lambda: check_output_path(config, input_file, path, "--output"))
         decomposed, local = blocks_of_member(problem, devices, communicator)
 
         from hpcstencil.gradient.members import in_words

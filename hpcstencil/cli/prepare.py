@@ -22,14 +22,16 @@ from hpcstencil.simulation.prepared import Decomposed
 from hpcstencil.validation.errors import HpcstencilError, InputError
 
 
-def problem_of(path: Path, overrides: Sequence[str], communicator: Communicator) -> tuple[Config, Problem]:
-    """Read and check the input at ``path`` with the ``overrides`` of --set, and build its problem.
+def problem_of(
+    path: Path, overrides: Sequence[str], communicator: Communicator, output: Path | None = None
+) -> tuple[Config, Problem]:
+    """Read and check the input at ``path``, and build its problem.
 
-    Warnings are printed on standard error. All processes call this together. Raises InputError, or EnvironmentProblem
-    if a data file cannot be read, on all of them.
+    ``overrides`` and ``output`` are the arguments of --set and --output. Warnings are printed on standard error. All processes
+    call this together. Raises InputError, or EnvironmentProblem if a data file cannot be read, on all of them.
     """
 
-    config = agree(communicator, lambda: load(path, overrides))
+    config = agree(communicator, lambda: load(path, overrides, output))
     contents = from_rank_0(communicator, lambda: contents_of(config))
     problem = agree(communicator, lambda: build(config, contents))
     for warning in warnings_of(problem):

@@ -49,12 +49,10 @@ def run(
     from hpcstencil.cli.prepare import problem_of, processes
 
     with signals.watched() as request, processes() as communicator:
-        config, problem = problem_of(input_file, overrides, communicator)
+        config, problem = problem_of(input_file, overrides, communicator, output)
 
-        from hpcstencil.config.paths import check_output_path
         from hpcstencil.simulation.restart import Options
 
-        check_output_path(config, input_file, output or config.output.path, "--output")
         path = (output or config.output.path).absolute()
         options = Options(path, overwrite, resume, restart, quiet, overrides, STARTED)
         execute(communicator, problem, options, devices, request)
@@ -86,9 +84,13 @@ def execute(
         decomposed.begin()  # starts compiling in the background while JAX is imported
     local = agree(communicator, lambda: start_jax(count))
 
+    from hpcstencil.problem.warnings import unstable
+    from hpcstencil.runtime.progress import say
     from hpcstencil.simulation.run import run as run_problem
     from hpcstencil.simulation.summary import report
 
     summary = run_problem(decomposed, options, communicator, local, request)
     if environment_rank() == 0 and not options.quiet:
         echo(report(summary))
+        for warning in unstable(problem):  # again, where the result is looked at
+            say(f"warning: {warning}; check the result")

@@ -85,7 +85,7 @@ def run_member(
     devices: int | None,
     quiet: bool,
 ) -> None:
-    """Run one member. A stopped member continues from its newest checkpoint; a complete one is not run again.
+    """Run one member, or all of them. A stopped member continues from its newest checkpoint; a complete one is not run again.
 
     The exit status is that of `hpcstencil run`. A member that another process is running is refused with status 4.
 

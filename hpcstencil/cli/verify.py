@@ -43,12 +43,16 @@ def verify(input_file: Path, overrides: tuple[str, ...], devices: int | None, ou
         from hpcstencil.runtime.communicator import agree, from_rank_0
         from hpcstencil.runtime.devices import start_jax
         from hpcstencil.verify.report import figure_data, opening, report_lines
-        from hpcstencil.verify.studies import Orders, Study, conservation, decompositions, reduced
+        from hpcstencil.verify.studies import Orders, Study, conservation, decompositions, of_one_grid, reduced
 
         local = agree(communicator, lambda: start_jax(count))
         own = agree(communicator, lambda: reduced(config))
 
+        unstudied = of_one_grid(config)
+
         def measured() -> tuple[list[Study], tuple[float, str] | None]:
+            if unstudied:
+                return [], None
             orders = Orders(problem, say)
             return [orders.in_space(), orders.in_time()], orders.source()
 
@@ -59,6 +63,8 @@ def verify(input_file: Path, overrides: tuple[str, ...], devices: int | None, ou
         path = output or Path(f"{input_file.stem}.verify.png")
 
         def plotted() -> None:
+            if not studies:
+                return
             from postprocess.convergence import save
 
             save(path, config.title or input_file.stem, figure_data(studies))
@@ -67,6 +73,7 @@ def verify(input_file: Path, overrides: tuple[str, ...], devices: int | None, ou
         missed = [f"order in {study.name}" for study in studies if not study.met]
         missed += [finding.name for finding in findings if not finding.met]
         if environment_rank() == 0:
-            echo("\n".join([opening(config, source), *report_lines(studies, findings), f"plot         {path}"]))
+            lines = [opening(config, source, unstudied), *report_lines(studies, findings)]
+            echo("\n".join([*lines, f"plot         {path}"] if studies else lines[:-1]))
         if missed:
             raise NumericsError(f"verify: {input_file} does not keep what was promised: {', '.join(missed)}")

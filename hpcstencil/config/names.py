@@ -34,7 +34,8 @@ def allowed_name(key: str, name: str) -> None:
         expected = f"a name of letters, digits and '_', at most {LONGEST_NAME} of them"
         raise wrong(key, expected, name, "rename it")
     if name in RESERVED or keyword.iskeyword(name):
-        raise InputError(f"{key}: '{name}' is a word of the language, or of the input or output file; rename it")
+        language = "Python" if keyword.iskeyword(name) else "expressions, or of the input or output file"
+        raise InputError(f"{key}: '{name}' is a word of {language}; rename it")
 
 
 def check_fields(config: Config, fields: tuple[str, ...]) -> None:

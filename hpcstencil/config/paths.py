@@ -95,9 +95,11 @@ def check_output_path(config: Config, path: Path | None, output: Path, key: str)
             "XDMF file, lock, journal or checkpoint; choose another name"
         )
     own = {} if path is None else {"the input file itself": path}
-    for what, source in {**own, **files_read(config)}.items():
+    for what, source in {**own, **{f"the file of {name}": file for name, file in files_read(config).items()}}.items():
         if os.path.realpath(output) == os.path.realpath(source):
-            raise InputError(f"{key}: expected a file of its own, but got {what}, {output}; choose another path")
+            raise InputError(
+                f"{key}: expected a file that nothing reads, but got {output}, {what}; choose another path"
+            )
     _check_stream_paths(config, path, output)
 
 

@@ -14,7 +14,7 @@ from hpcstencil.config.path_checks import check_is_file
 from hpcstencil.numerics.grid import AXES, Grid
 from hpcstencil.runtime.filesystem import file_errors
 from hpcstencil.validation.errors import InputError
-from hpcstencil.validation.messages import at, too_many, unknown, wrong
+from hpcstencil.validation.messages import at, shown, too_many, unknown, wrong
 from hpcstencil.validation.printable import printable
 from hpcstencil.validation.schema import (
     COUNT,
@@ -167,7 +167,8 @@ def _from_file(key: str, path: Path, axes: Sequence[str]) -> dict[str, list[floa
             missing = [axis for axis in axes if axis not in names]
             if missing:
                 raise InputError(
-                    f"{key}: expected a first line with the columns {', '.join(axes)}, but {path} has no {missing[0]}; add it"
+                    f"{key}: expected a first line with the columns {', '.join(axes)}, separated by commas, but {path} begins "
+                    f"with {shown(','.join(names))}; correct it"
                 )
             twice = [axis for axis in axes if names.count(axis) > 1]
             if twice:

@@ -91,17 +91,18 @@ MEANT = {
 SEARCHED = ("grid", "numerics", "time", "decomposition", "output", "checkpoint")
 
 
-def load(path: Path, overrides: Sequence[str] = ()) -> Config:
+def load(path: Path, overrides: Sequence[str] = (), output: Path | None = None) -> Config:
     """Read and check the input file at ``path``.
 
-    ``overrides`` are the arguments of --set, such as "time.end=2.0". Raises InputError if the file cannot be read, if a
-    key or value is wrong, if a data file is missing, or if the output path cannot be used.
+    ``overrides`` are the arguments of --set, such as "time.end=2.0", and ``output`` that of --output, if it is given. Raises
+    InputError if the file cannot be read, if a key or value is wrong, if a data file is missing, or if the output path cannot
+    be used.
     """
     tables = read_file(path)
     check_path("INPUT.toml", path.absolute())  # is written into the output, with the paths of data beside it
     config = from_mapping(tables, path.absolute().parent, overrides, path.stem)
     check_sources(config)
-    check_output_path(config, path, config.output.path, "output.path")
+    check_output_path(config, path, output or config.output.path, "--output" if output else "output.path")
     return config
 
 
@@ -244,7 +245,7 @@ def _grid(values: dict[str, Any]) -> Grid:
     lower = values["lower"] or (0.0,) * len(shape)
     for key, given in (("lower", lower), ("upper", values["upper"])):
         if given is not None and len(given) != len(shape):
-            raise wrong(f"grid.{key}", f"{len(shape)} numbers, one per axis", list(given), "add or drop some")
+            raise wrong(f"grid.{key}", f"one number per axis, {len(shape)} in all", list(given), "add or drop some")
     upper = values["upper"] or tuple(a + n for a, n in zip(lower, shape, strict=True))
     for axis, a, b in zip(AXES, lower, upper, strict=False):
         if not a < b:

@@ -288,8 +288,12 @@ def mapped(path: Path) -> np.ndarray:
         array = None
     if isinstance(array, np.ndarray) and array.dtype.kind in "biuf":
         return array
-    found = f"it holds {array.dtype}" if isinstance(array, np.ndarray) else "it is no such file"
-    raise InputError(f"{path}: expected an array of real numbers in a file of numpy.save, but {found}; write it again")
+    found = (
+        f"it holds {array.dtype}" if isinstance(array, np.ndarray) else "it is another kind of file, or holds objects"
+    )
+    raise InputError(
+        f"{path}: expected a file of numpy.save with an array of real numbers, but {found}; write it again with numpy.save"
+    )
 
 
 def dark_pixels(path: Path) -> np.ndarray:

@@ -457,7 +457,9 @@ def _check_number(tree: Node, key: str, text: str, inside: bool) -> None:
             raise InputError(f"{key}: {shown(text)} contains a reduction inside another; separate them")
         inside = True
     elif isinstance(tree, Field | Coordinate) and not inside:
-        raise InputError(f"{key}: {shown(text)} is not one number; put it inside integral(), mean(), min() or max()")
+        raise InputError(
+            f"{key}: {shown(text)} is not one number; put it inside integral(), mean(), min(), max() or at()"
+        )
     for child in tree.children:
         _check_number(child, key, text, inside)
 

@@ -14,8 +14,10 @@ from hpcstencil.config.settings import Config
 from hpcstencil.symbolic import interpolation, numpy_evaluate
 from hpcstencil.symbolic.expressions import Node, Parameter
 from hpcstencil.symbolic.staggering import Positions, home, position_of
+from hpcstencil.validation.errors import InputError
 
 PROBED = "probes"  # the key of `Problem.derived` that has the expressions of all tables of [probes]
+LEAST_FLUID = 1e-6  # a receiver with less of its weight in the fluid is among solid cells
 PLACE = Parameter("place of a receiver")  # names of parameters contain no spaces
 
 
@@ -60,6 +62,14 @@ def receivers_of(config: Config, positions: Positions, expressions: Mapping[str,
         weights = np.array([math.prod([weight for _, weight in point[1:]], start=point[0][1]) for point in chosen])
         found[name] = Receivers(field, probe.every_steps, places, cells, weights)
     return found
+
+
+def among_solids(name: str, receivers: Receivers, number: int) -> InputError:
+    """Make the error for the receiver with a ``number`` in the table ``name`` of [probes] that lies among solid cells."""
+    place = ", ".join(f"{x:g}" for x in receivers.places[number])
+    return InputError(
+        f"probes.{name}: expected receivers in the fluid, but number {number} at {place} is among solid cells; move it"
+    )
 
 
 def _along(config: Config, axis: int, places: np.ndarray, on_faces: int) -> tuple[np.ndarray, np.ndarray]:

@@ -23,7 +23,7 @@ SAMPLED = 2**16  # cells of the initial state in which the stable step is estima
 
 def warnings_of(problem: Problem) -> list[str]:
     """The warnings about a problem, one sentence each; empty if there is nothing to warn about."""
-    return [*_without_solid_cells(problem), *_without_means(problem), *_running_backwards(problem), *_unstable(problem)]
+    return [*_without_solid_cells(problem), *_without_means(problem), *_running_backwards(problem), *unstable(problem)]
 
 
 def _without_solid_cells(problem: Problem) -> list[str]:
@@ -70,7 +70,7 @@ def _running_backwards(problem: Problem) -> list[str]:
     ]
 
 
-def _unstable(problem: Problem) -> list[str]:
+def unstable(problem: Problem) -> list[str]:
     """A warning if the step is longer than the stable step, which is estimated if the equation has no rates."""
     dt, cfl = problem.config.time.dt, problem.config.time.cfl
     if cfl is not None and cfl > 1.0:

@@ -86,7 +86,7 @@ class Tables:
             dump_value(value)
         except TypeError as error:
             raise InputError(
-                f"{key}: expected a value that TOML has, but got {type(value).__name__}; change it"
+                f"{key}: expected a number, a text, an array, a list or a table, but got {type(value).__name__}; change it"
             ) from error
         return value
 

@@ -46,6 +46,8 @@ def file_errors(path: Path, doing: str, problem: type[EnvironmentProblem] = Envi
             else ("the folder must be writable, have free space and be the same on all hosts")
         )
         said = reason(error)
+        if "locking flag" in said:
+            remedy = "this process has it open with other settings: close it there first, for example xarray's dataset"
         if os.strerror(errno.EMFILE) in said:
             remedy = "raise the limit of open files (ulimit -n), or write fewer streams"
         if doing != "read" and os.strerror(errno.ENOSPC) not in said and _full(path):

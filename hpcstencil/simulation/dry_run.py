@@ -28,10 +28,12 @@ from hpcstencil.numerics.topology import Topology
 from hpcstencil.problem.model import given_parameters
 from hpcstencil.problem.parameter_files import key_of
 from hpcstencil.problem.problem import Problem
+from hpcstencil.problem.receivers import LEAST_FLUID, among_solids
 from hpcstencil.problem.solid_mask import ALL_SOLID, solid_in_file
 from hpcstencil.problem.stability import cfl_step, stable_dt
 from hpcstencil.runtime.walltime import within
 from hpcstencil.simulation.checkpoint_time import seconds_to_checkpoint
+from hpcstencil.simulation.initial_state import solid_in_expression
 from hpcstencil.simulation.memory_estimate import memory
 from hpcstencil.simulation.prepared import Prepared
 from hpcstencil.simulation.step_speed import step_speed
@@ -48,12 +50,13 @@ def report(prepared: Prepared) -> str:
     """Return the text of `hpcstencil check`: the settings, the decomposition, and what the run will need.
 
     It assumes CPUs, because native code is not available on GPUs. Raises InputError if a mask from a file covers the whole
-    grid.
+    grid, or if a receiver lies among solid cells.
     """
     problem, plan, config = prepared.problem, prepared.plan, prepared.problem.config
     itemsize = np.dtype(config.numerics.precision).itemsize
     fields, topology = len(problem.fields) * problem.copies, plan.topology
     block = " x ".join(str(stop - start) for start, stop in topology.block(0))
+    _refuse_receivers_among_solids(problem)
     needed, seconds = memory(prepared), within(seconds_to_checkpoint(problem))
     lines = [
         to_toml(_without_long_lists(_with_all_parameters(problem))).rstrip(),
@@ -190,9 +193,26 @@ def _probes(problem: Problem, itemsize: int) -> list[str]:
             else f", {bytes_text((steps // each.every + 1) * len(each.places) * problem.copies * itemsize)} in all"
         )
         asked = problem.config.probes[name]
-        what = asked.field or asked.expression
-        lines.append(f"{'probes ' + name:<21} {what} at {len(each.places)} receivers, {often}{size}")
+        what, count = asked.field or asked.expression, len(each.places)
+        lines.append(f"{'probes ' + name:<21} {what} at {count} receiver{'s' * (count > 1)}, {often}{size}")
     return lines
+
+
+def _refuse_receivers_among_solids(problem: Problem) -> None:
+    """Raise InputError if a receiver lies among the solid cells of the mask."""
+    mask, shape = problem.mask, problem.config.grid.shape
+    if mask is None:
+        return
+    for name, each in problem.receivers.items():
+        for number in range(len(each.places)):
+            cells, weights = each.cells[:, number], each.weights[:, number]
+            first = cells.min(axis=0)
+            ranges = [*zip(first.tolist(), (cells.max(axis=0) + 1).tolist(), strict=True)]
+            masks = solid_in_expression(problem, ranges)
+            if mask.array is not None:
+                masks = [solid_in_file(mask.array, ranges, shape)]
+            if any(abs(weights[~solid[tuple((cells - first).T)]].sum()) < LEAST_FLUID for solid in masks):
+                raise among_solids(name, each, number)
 
 
 def _geometry(config: Config) -> list[str]:

@@ -296,7 +296,7 @@ def continued(
         if contents.kind == "checkpoint" and contents.time is not None and contents.time > config.time.end:
             raise InputError(
                 f"time.end: expected a time after that of {path.name}, t = {contents.time:g}, but got {config.time.end:g}; "
-                "set a later end"
+                f"set a later end, or {origin.time.end:g} as before"
             )
         changed = differences(origin, config)
         known = json_attribute(path, contents.attributes, "arrays_sha256", {})
@@ -330,8 +330,8 @@ def continued(
             and not is_set("equation.name", overrides)
         ):
             raise InputError(
-                f"equation.name: {path} was made with another text of {file[0]}, which it holds as 'equation_source'; if that "
-                "is intended, use --set equation.name=..."
+                f"equation.name: {path} was made with another text of {file[0]}, comments included, which it holds as "
+                "'equation_source'; if that is intended, use --set equation.name=..."
             )
         before = json_attribute(path, contents.attributes, "history", [])
         kernel = str(json_attribute(path, contents.attributes, "decomposition", {}).get("kernel", ""))

@@ -7,16 +7,24 @@ from typing import Any
 
 from hpcstencil.config.settings import Config
 from hpcstencil.validation.findings import Finding, verdict
+from hpcstencil.validation.messages import listing
 from hpcstencil.verify.studies import Study
 
 SIZES = {"space": "cells per axis", "time": "steps"}
 
 
-def opening(config: Config, source: tuple[float, str] | None = None) -> str:
+def opening(config: Config, source: tuple[float, str] | None = None, unstudied: Sequence[str] = ()) -> str:
     """The lines before the results: the equation, the method, and the manufactured solution.
 
     ``source`` is (largest magnitude, field) of the source for the solution in [verify.exact], or None without one.
+    ``unstudied`` are the keys of parameters because of which the orders are not measured.
     """
+    method = f"order {config.numerics.order} in space, {config.numerics.integrator} in time"
+    equation = f"equation     {config.equation.name}, {method}\n"
+    if unstudied:
+        return (
+            f"{equation}orders       not measured: they need other grids, and files fit this one: {listing(unstudied)}"
+        )
     needed = ""
     if source is not None:
         largest, field = source
@@ -27,11 +35,8 @@ def opening(config: Config, source: tuple[float, str] | None = None) -> str:
         )
     solution = "the solution given in [verify] exact" if config.verify.exact else "the default solution, a wave"
     without = ", without solid cells" if config.mask is not None else ""
-    return (
-        f"equation     {config.equation.name}, order {config.numerics.order} in space, {config.numerics.integrator} in time\n"
-        f"orders       against {solution}, made exact by a source; in float64, on small grids of the same extent{without}"
-        f"{needed}"
-    )
+    where = f"in float64, on small grids of the same extent{without}"
+    return f"{equation}orders       against {solution}, made exact by a source; {where}{needed}"
 
 
 def report_lines(studies: Sequence[Study], findings: Sequence[Finding]) -> list[str]:

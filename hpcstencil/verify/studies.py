@@ -27,6 +27,7 @@ from hpcstencil.simulation.simulation import ComposedSimulation
 from hpcstencil.symbolic.expressions import Derivative, Node, Pointwise, Reduction, at_time, substitute, walk
 from hpcstencil.validation.errors import InputError
 from hpcstencil.validation.findings import Finding
+from hpcstencil.validation.messages import at
 from hpcstencil.verify.manufactured import Manufactured, default_solution, given_solution, manufactured
 
 COARSEST = {1: 24, 2: 16, 3: 12}  # cells per axis of the coarsest grid, by number of axes, before `Orders` adds some
@@ -78,20 +79,18 @@ class Study:
         return self.too_small or self.observed >= self.promised - MISSED
 
 
+def of_one_grid(config: Config) -> list[str]:
+    """The keys of parameters with which convergence is not studied: an array fits only one grid, and an interpolated time
+    series is not smooth."""
+    return [at("equation", name) for name in (*config.equation.arrays, *config.equation.series)]
+
+
 def adapted(config: Config, cells: Sequence[int], **changes: Any) -> Config:
     """The input on another grid of the same extent, prepared for convergence studies.
 
     The new grid has ``cells`` cells per axis. Fields are float64, the kernel is `shift`, and nothing is decomposed.
     Output streams, diagnostics, mask and initial state are removed. ``changes`` replace further tables.
-
-    Raises InputError if a parameter is an array or a time series: an array fits only one grid, and an interpolated
-    series is not smooth.
     """
-    for name in (*config.equation.arrays, *config.equation.series):
-        raise InputError(
-            f"equation.{name}: expected an expression, since convergence is studied with smooth functions on other grids, but "
-            f"got a file; give one with --set equation.{name}=..."
-        )
     grid = Grid(tuple(cells), config.grid.lower, config.grid.upper)
     numerics = replace(config.numerics, precision="float64", kernel="shift")
     output = replace(config.output, every=None, every_steps=None, fields=None, streams={})
@@ -123,7 +122,7 @@ class Orders:
     """The convergence studies of one input, in space and in time, against a manufactured solution.
 
     They run on small grids, on one device of this process, without communication. ``announce`` is called with a sentence before
-    each run. Raises the errors of `adapted`.
+    each run. Raises the errors of `build`. No parameter may be one of `of_one_grid`.
     """
 
     def __init__(self, problem: Problem, announce: Callable[[str], None] = lambda sentence: None) -> None:

@@ -145,7 +145,7 @@ def test_output_may_not_be_a_file_that_is_read(tmp_path):
     path.write_text(GOOD + '[initial]\nfile = "start.h5"\n')
     (tmp_path / "start.h5").touch()
     for name in ("plate.toml", "start.h5"):
-        with pytest.raises(InputError, match=r"output\.path: expected a file of its own"):
+        with pytest.raises(InputError, match=r"output\.path: expected a file that nothing reads"):
             load(path, [f'output.path="{tmp_path / name}"'])
 
 
@@ -174,8 +174,21 @@ def test_output_may_not_be_a_file_that_is_read_with_the_input(tmp_path):
     ):
         path.write_text(text)
         load(path, ["time.dt=0.01"])
-        with pytest.raises(InputError, match=rf"output\.path: expected a file of its own, but got {key}"):
+        with pytest.raises(
+            InputError, match=rf"output\.path: expected a file that nothing reads, but got .*, the file of {key};"
+        ):
             load(path, ["time.dt=0.01", f'output.path="{tmp_path / name}"'])
+
+
+def test_another_output_is_no_file_that_is_read(tmp_path):
+    path = tmp_path / "plate.toml"
+    path.write_text(GOOD + '[initial]\nfile = "plate.h5"\n')
+    (tmp_path / "plate.h5").touch()
+    load(path, output=tmp_path / "run.h5")
+    with pytest.raises(
+        InputError, match=r"--output: expected a file that nothing reads, .*, the file of initial\.file;"
+    ):
+        load(path, output=tmp_path / "plate.h5")
 
 
 def test_an_output_is_a_plain_file(tmp_path):

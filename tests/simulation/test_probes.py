@@ -20,6 +20,8 @@ from hpcstencil.distributed.device_blocks import Devices
 from hpcstencil.distributed.receiver_cells import receiver_cells
 from hpcstencil.numerics.schedule import StepRange
 from hpcstencil.problem.build import build
+from hpcstencil.simulation.backend_choice import foreseen
+from hpcstencil.simulation.dry_run import report
 from hpcstencil.simulation.prepared import Decomposed
 from hpcstencil.simulation.streams.probes import Probes, parts_of
 from hpcstencil.validation.errors import InputError, NumericsError
@@ -400,7 +402,7 @@ def test_a_single_coordinate_holds_for_all_receivers(tmp_path, x, y, expected):
     ({"field": "u", "file": "none.csv"}, r"probes\.p\.file: .*none\.csv"),
     ({"field": "u", "file": "stations.csv", "x": 1.0}, r"probes\.p\.x: the file gives the coordinates"),
     ({"field": "u", "file": "words.csv"}, r"probes\.p\.file: expected a number for y in line 3"),
-    ({"field": "u", "file": "flat.csv"}, r"probes\.p\.file: .* has no y; add it"),
+    ({"field": "u", "file": "flat.csv"}, r"probes\.p\.file: .* columns x, y, .* begins with \"x\";"),
     ({"field": "u", "file": "empty.csv"}, r"probes\.p\.file: expected a line per receiver"),
     ({"field": "u", "file": "binary.csv"}, r"probes\.p\.file: expected comma-separated text"),
     ({"field": "u", "file": "twice.csv"}, r"probes\.p\.file: expected one column x, but .*twice\.csv has several"),
@@ -443,9 +445,12 @@ def test_probes_of_a_damaged_file_are_one_sentence(tmp_path, part, values):
 def test_receivers_among_solid_cells_and_members_with_steps_of_their_own_are_refused(tmp_path):
     probes = {"p": {"field": "u", "x": [2.0, 8.0], "y": [2.0, 6.0]}}
     masked = {**TABLES, "probes": probes, "mask": {"solid": "(x - 8)**2 + (y - 6)**2 < 9"}}
-    with pytest.raises(InputError, match=r"probes\.p: .* number 1 at 8, 6 is among solid cells"):
+    refused = pytest.raises(InputError, match=r"probes\.p: .* number 1 at 8, 6 is among solid cells")
+    with refused:
         file_of(tmp_path / "run.h5", masked)
     assert not (tmp_path / "run.h5").exists()
+    with refused:  # `check`
+        report(foreseen(Decomposed.of(problem_of(**masked), 1, 1)))
     ensemble = {**with_table(TABLES, "equation", D=0.1), "probes": probes, "ensemble": {"equation.D": [0.1, 0.2]}}
     with pytest.raises(InputError, match=r"probes: not available yet in an \[ensemble\] with time.cfl"):
         build(from_mapping({**ensemble, "time": {"end": 1.0, "cfl": 0.5}}, tmp_path))

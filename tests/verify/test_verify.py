@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from support import observed_orders, problem_of
 
+from hpcstencil.config.reader import from_mapping
 from hpcstencil.symbolic import numpy_evaluate
 from hpcstencil.symbolic.differentiate import RULES, derivative, exact
 from hpcstencil.symbolic.expressions import Coordinate, Field, Time
@@ -14,7 +15,7 @@ from hpcstencil.symbolic.parser import Scope, parse
 from hpcstencil.verify import studies
 from hpcstencil.verify.manufactured import given_solution, manufactured
 from hpcstencil.verify.report import opening
-from hpcstencil.verify.studies import Orders
+from hpcstencil.verify.studies import Orders, of_one_grid
 
 EXPRESSIONS = [
     "x + 2*x*t", "x - t*x*x", "x*sin(x)*cos(t)", "(1 + x)/(2 + x*x)", "-x**3", "(1 + x*x)**1.5", "2**x", "(1.1 + x)**x",
@@ -158,6 +159,15 @@ def test_a_given_solution_that_is_none_is_noticed(decay, words):
     problem = problem_of(**HEAT, verify={"exact": {"u": f"2 + exp(-{decay}*t)*sin(pi*x)"}})
     run = manufactured(problem, given_solution(problem))
     assert opening(problem.config, run.largest_source(0.1)).endswith(words)
+
+
+def test_orders_are_not_measured_with_parameters_from_files(tmp_path):
+    np.save(tmp_path / "D.npy", np.ones(8))
+    config = from_mapping(
+        {"grid": {"shape": [8]}, "equation": {"name": "heat", "D": "D.npy"}, "time": {"end": 1.0}}, tmp_path
+    )
+    assert of_one_grid(config) == ["equation.D"]
+    assert "orders       not measured" in opening(config, unstudied=of_one_grid(config))
 
 
 def test_what_spoils_the_order_is_found_out(two_grids):

@@ -18,7 +18,7 @@ from hpcstencil.distributed.windows import Parameters
 from hpcstencil.io.dataset_names import PROBES, VALUES
 from hpcstencil.io.time_series import Rows, RowsOf
 from hpcstencil.numerics.schedule import Clock, Leap
-from hpcstencil.problem.receivers import PROBED, Receivers
+from hpcstencil.problem.receivers import LEAST_FLUID, PROBED, Receivers, among_solids
 from hpcstencil.runtime.communicator import agree
 from hpcstencil.simulation.simulation import ComposedSimulation
 from hpcstencil.simulation.solid_cells import solid_block
@@ -29,7 +29,6 @@ from hpcstencil.validation.errors import InputError
 
 BUFFER = 64 * 2**20  # bytes of cells that are recorded before values are interpolated, at most
 MOST_RECORDS = 1000
-LEAST_FLUID = 1e-6  # a receiver with less of its weight in the fluid is among solid cells
 
 
 class Probes(Stream):
@@ -256,11 +255,7 @@ def weights_of(
         for (name, each), own, found in zip(receivers.items(), part.own, fluid, strict=True):
             lost = np.flatnonzero(np.abs(found) < LEAST_FLUID)
             if len(lost):
-                place = ", ".join(f"{x:g}" for x in each.places[own[lost[0]]])
-                raise InputError(
-                    f"probes.{name}: expected receivers in the fluid, but number {own[lost[0]]} at {place} is among solid "
-                    "cells; move it"
-                )
+                raise among_solids(name, each, int(own[lost[0]]))
 
     agree(simulation.communicator, check)
     ends = np.cumsum([each.size for each in weights])
