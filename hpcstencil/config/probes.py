@@ -174,8 +174,10 @@ def _from_file(key: str, path: Path, axes: Sequence[str]) -> dict[str, list[floa
             if twice:
                 raise InputError(f"{key}: expected one column {twice[0]}, but {path} has several; rename the others")
             found = _columns(key, path, axes, rows)
-    except (UnicodeDecodeError, csv.Error):
+    except UnicodeDecodeError:
         raise InputError(f"{key}: expected comma-separated text in UTF-8, but {path} is not; convert it") from None
+    except csv.Error as error:
+        raise InputError(f"{key}: expected comma-separated numbers, but got a {error} in {path}; correct it") from None
     if not found[axes[0]]:
         raise InputError(f"{key}: expected a line per receiver, but {path} has none; add some")
     return found

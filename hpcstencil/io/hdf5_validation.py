@@ -66,7 +66,10 @@ def _links(file: h5py.File, path: Path) -> Iterator[tuple[str, int, Any]]:
         group.links.iterate(lambda name, info, found=found: found.append((name, info.type)), info=True)
         for raw, link in found:
             name = above + raw.decode(errors="backslashreplace")
-            identity = h5py.h5o.open(group, raw) if link == h5py.h5l.TYPE_HARD else None
+            try:
+                identity = h5py.h5o.open(group, raw) if link == h5py.h5l.TYPE_HARD else None
+            except KeyError as error:  # a damaged object
+                raise OSError(error.args[0]) from error
             yield name, link, identity
             if isinstance(identity, h5py.h5g.GroupID) and (address := h5py.h5o.get_info(identity).addr) not in seen:
                 seen.add(address)

@@ -13,10 +13,13 @@ import sys
 import threading
 import time
 import traceback
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
+
+import numpy as np
 
 from hpcstencil.config.settings import Config
 from hpcstencil.runtime import watchdog
@@ -115,13 +118,43 @@ class ThisProcess:
             f"hpcstencil: rank {self.communicator.rank} has waited {WAIT:g} s in {name} for other ranks; all ranks must "
             "call it, so take it out of an if on the rank"
         )
-        timer = threading.Timer(WAIT, lambda: print(line, file=sys.stderr, flush=True))
+        watch, waited = self.communicator.watch, threading.Event()
+
+        def warn() -> None:
+            waited.set()
+            print(line, file=sys.stderr, flush=True)
+            watch.outside(False)  # so that the wait for a rank whose program has ended is ended too
+
+        timer = threading.Timer(WAIT, warn)
         timer.daemon = True
         timer.start()
         try:
             yield
         finally:
             timer.cancel()
+            timer.join()
+            if waited.is_set():
+                watch.outside(True)
+
+    def refuse_different_calls(self, method: str, value: float) -> None:
+        """Raise InputError, on all processes, unless all of them call the same ``method`` with the same ``value``. Collective.
+
+        Different calls would wait for each other.
+        """
+        if self.communicator.size == 1:
+            return
+        own = np.array([zlib.crc32(method.encode()), value])
+        self.communicator.watch.outside(False)  # while this process waits for the others
+        high, low = np.split(self.communicator.maximum(np.concatenate([own, -own])) * [1, 1, -1, -1], 2)
+        self.communicator.watch.outside(True)
+        if high[0] != low[0]:
+            raise InputError(
+                f"{method}: expected the same call on all processes, but another one calls another method; make the same calls"
+            )
+        if high[1] != low[1]:
+            raise InputError(
+                f"{method}: expected the same value on all processes, but got {low[1]:g} to {high[1]:g}; make the same calls"
+            )
 
     def _end_all(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         """Abort all processes of the launch after an uncaught exception on this one. It replaces sys.excepthook."""

@@ -244,7 +244,8 @@ class Simulation:
         """Take ``steps`` steps and run the callbacks that are due. All processes call this together.
 
         Raises InputError if the steps would pass time.end, if the members of an ensemble have individual step sizes,
-        or if it is called in a callback. Raises NumericsError if the solution is no longer finite.
+        or if it is called in a callback. If the number of steps up to time.end is not known before, the simulation is at
+        time.end after this error. Raises NumericsError if the solution is no longer finite.
         """
         if isinstance(steps, bool) or not isinstance(steps, int | np.integer) or steps < 0:
             raise InputError(f"step: expected a number of steps, but got {steps!r}; give 0 or a positive integer")
@@ -256,7 +257,7 @@ class Simulation:
         total, done = stepping.schedule.total_steps, 0
         if total is not None and stepping.clock.step + steps > total:
             raise self._beyond_the_end(f"at most {total - stepping.clock.step} steps", steps)
-        with self._stepping_on(int(steps)):
+        with self._stepping_on("step", steps, limit=int(steps)):
             while done < steps:
                 if stepping.finished:
                     raise self._beyond_the_end(f"at most the {done} steps", steps)
@@ -277,12 +278,13 @@ class Simulation:
                 f"run_until: expected a time from {now:g}, that of the simulation, to time.end = {end:g}, but got {time!r}; "
                 "give one between, or make the simulation with a later time.end"
             )
+        THIS_PROCESS.refuse_different_calls("run_until", time)
         if time <= now + near:
             return
         if time >= end - near:
             self.run()
             return
-        with self._stepping_on():
+        with self._stepping_on("run_until"):
             stepping.end_at(float(time))
             try:
                 while not stepping.finished:
@@ -311,7 +313,7 @@ class Simulation:
                 )
             self._run_to_file(Path(output).absolute(), overwrite, progress)
             return
-        with self._stepping_on(), self._progress(progress) as shown:
+        with self._stepping_on("run"), self._progress(progress) as shown:
             run = replace(self._run, progress=shown)
             while not stepping.finished:
                 self._advance(run)
@@ -330,7 +332,7 @@ class Simulation:
         def pauses() -> Iterator[Simulation]:
             while not self._ready("every").finished:
                 reached[0] = False
-                with self._stepping_on():
+                with self._stepping_on("every", interval):
                     while not (reached[0] or stepping.finished):
                         self._advance(replace(self._run, streams=[*self._callbacks, pause]))
                 if reached[0]:
@@ -421,7 +423,7 @@ class Simulation:
             if self._gradient is not None:
                 self._gradient[1].close()
             self._gradient = wanted, made
-        with self._stepping_on():
+        with self._stepping_on("value_and_gradient"):
             return self._gradient[1].at(self._stepping.state)
 
     def tangent(self, direction: Mapping[str, Any]) -> dict[str, Any]:
@@ -441,7 +443,7 @@ class Simulation:
         NumericsError if a derivative is not finite.
         """
         tangent = self._tangent_along("tangent", direction)
-        with self._stepping_on():
+        with self._stepping_on("tangent"):
             return tangent.at(self._stepping.state, direction)
 
     def hessian_product(self, direction: Mapping[str, Any]) -> dict[str, Any]:
@@ -453,7 +455,7 @@ class Simulation:
         objective, and NumericsError if a derivative is not finite.
         """
         tangent = self._tangent_along("hessian_product", direction)
-        with self._stepping_on():
+        with self._stepping_on("hessian_product"):
             return tangent.hessian_product(self._stepping.state, direction)
 
     def _tangent_along(self, method: str, direction: Mapping[str, Any]) -> TangentLinear:
@@ -675,10 +677,11 @@ class Simulation:
         return self._stepping
 
     @contextmanager
-    def _stepping_on(self, limit: int | None = None) -> Iterator[None]:
+    def _stepping_on(self, method: str, value: float = 0.0, limit: int | None = None) -> Iterator[None]:
         """Context manager around taking at most ``limit`` steps, one thread at a time. It compiles them on first use, and
-        marks the simulation as busy."""
+        marks the simulation as busy. ``method`` and ``value`` are those of `ThisProcess.refuse_different_calls`."""
         with PROGRAMS.turn:
+            THIS_PROCESS.refuse_different_calls(method, value)
             if not self._compiled:
                 compile_steps(self._stepping, limit)
                 self._compiled = True
@@ -729,7 +732,7 @@ class Simulation:
         outputs = outputs_of(simulation.problem, options)
         if not overwrite:
             agree(communicator, lambda: _refuse_existing(outputs))
-        with self._stepping_on(), _watched() as request, claimed(outputs, communicator) as claims:
+        with self._stepping_on("run"), _watched() as request, claimed(outputs, communicator) as claims:
             source_of(config, self._open.problem.contents, options, communicator)  # refuses an existing file
             communicator.watch.checkpoints(checkpoint_pattern(path))
             ready = Ready(stepping, self._source(), snapshot_buffers(simulation))

@@ -18,7 +18,7 @@ the standard library. Messages are lines of JSON on pipes and sockets:
 | rank | its monitor, at the start | ``parent doors turn`` (connect there), ``joined`` (the children have connected) |
 | rank | its monitor, at the start | ``listen children`` (at these addresses, for these ranks) |
 | monitor | its rank | ``connected``, ``doors`` (where it listens), ``end`` (with this status) |
-| child | parent | first ``rank host``; then pulses (``step moved outside``) and ``bye`` of the whole subtree |
+| child | parent | first ``rank host``; then pulses (``step moved outside gone``) and ``bye`` of the whole subtree |
 | child | parent | ``lost rank host step``, ``failed status at_once rank all``, ``stacks step`` |
 | parent | child | pulses, ``dump`` (send your stacks within this number of seconds), ``end`` (with this status) |
 """

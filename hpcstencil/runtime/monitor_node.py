@@ -22,6 +22,7 @@ from hpcstencil.runtime.monitored_rank import LOST, MERCY, MonitoredRank
 
 STALLED = 300.0  # seconds without a step after which the ranks' stacks are printed; the interval then doubles
 GIVE_UP = 3600.0  # seconds without a step after which the run is ended as deadlocked
+ABANDONED = 30.0, 60.0  # the same two if a rank has left, for which the others may wait
 ANSWER = 2.0  # seconds given to the others to send their stacks
 HOP = 0.25  # seconds less for each level of the tree
 GATHER = 2.0  # seconds for which the root waits, after a failure, for one of a lower rank
@@ -39,7 +40,7 @@ class Node:
         self.expected: set[int] = set()  # the children that may join
         self.door: Door | None = None
         self.progress = time.monotonic()  # when any rank of the subtree last took a step
-        self.warned = STALLED
+        self.warned = 0.0  # the seconds without a step at the last warning
         self.failure: tuple[int, str, int] | None = None  # of the lowest failed rank: rank, sentence, exit status
         self.passed: tuple[int, bool] | None = (
             None  # the failure that the parent knows: rank, whether all have reported
@@ -128,7 +129,7 @@ class Node:
 
     def stepped(self) -> None:
         """Record that the run has taken a step."""
-        self.progress, self.warned = time.monotonic(), STALLED
+        self.progress, self.warned = time.monotonic(), 0.0
 
     def failed(self, message: dict[str, Any]) -> None:
         """Handle the failure of a rank of the subtree: the ``rank``, the sentence (``failed``) and the exit ``status``.
@@ -177,6 +178,12 @@ class Node:
 
     # ---- the time --------------------------------------------------------------------------------------------------
 
+    def gone(self) -> int:
+        """Return a rank of the subtree that has left; -1 if none has."""
+        return max(
+            [self.rank.number if self.rank.known.left else -1, *(child.gone for child in self.children.values())]
+        )
+
     def step(self) -> int:
         """Return the largest step of the subtree."""
         return max([self.rank.known.step, *(child.step for child in self.children.values())])
@@ -205,7 +212,7 @@ class Node:
             self.door.tick()
         outside = (known.outside and not known.left) or any(c.outside and not c.left for c in self.children.values())
         if self.parent is not None:
-            self.parent.send(step=self.step(), moved=known.moved, outside=outside)
+            self.parent.send(step=self.step(), moved=known.moved, outside=outside, gone=self.gone())
             known.moved = False
             if now - self.parent.heard > PATIENCE:
                 self.lost_parent(f"has not been heard from for {PATIENCE:.0f} s")
@@ -217,9 +224,15 @@ class Node:
             self.lost(self.rank.number, self.rank.host, f"has been stopped for {PATIENCE:.0f} s", known.step)
         if outside:
             self.stepped()  # a long computation of the user's program cannot be told from a deadlock
-        if self.parent is None and not self.decided and now - self.progress > self.warned:
-            self.warned = min(2 * self.warned, GIVE_UP)
+        first, last = self.patience()
+        warned = max(first, min(2 * self.warned, last))
+        if self.parent is None and not self.decided and now - self.progress > warned:
+            self.warned = warned
             self.collect(ANSWER, self.stalled)
+
+    def patience(self) -> tuple[float, float]:
+        """Return after how many seconds without a step the stacks are printed, and the run is ended."""
+        return (STALLED, GIVE_UP) if self.gone() < 0 else ABANDONED
 
     def awoke(self, pause: float) -> None:
         """Do not count the last ``pause`` seconds, in which this process was suspended, as silence or as a stalled run."""
@@ -249,11 +262,12 @@ class Node:
             self.parent.send(stacks=self.stacks.message(), step=self.step())
 
     def stalled(self) -> None:
-        """Print the stack traces of all ranks, because the run takes no steps; end it after ``GIVE_UP`` seconds."""
-        waited = time.monotonic() - self.progress
-        outcome = "the run is ended" if waited > GIVE_UP else f"after {GIVE_UP:.0f} s the run will be ended"
-        print_report(f"hpcstencil: no step for {waited:.0f} s; {outcome}", self.stacks)
-        if waited > GIVE_UP:
+        """Print the stack traces of all ranks, because the run takes no steps; end it if it has taken none for too long."""
+        waited, (_, last), gone = time.monotonic() - self.progress, self.patience(), self.gone()
+        outcome = "the run is ended" if waited > last else f"after {last:.0f} s the run will be ended"
+        why = "" if gone < 0 else f", and the program has ended on rank {gone}, for which the others may wait"
+        print_report(f"hpcstencil: no step for {waited:.0f} s{why}; {outcome}", self.stacks)
+        if waited > last:
             self.end_all(LOST)
 
     def lost(self, rank: int, host: str, why: str, step: int) -> None:

@@ -15,7 +15,7 @@ LONGEST = 2**20  # bytes of a message
 PULSE = 1.0  # seconds between pulses
 PATIENCE = 20.0  # seconds of silence after which a monitor counts as lost
 KINDS = {  # types of the values of a message, by key
-    **dict.fromkeys(("rank", "step", "status", "pulse", "end", "bye", "joined", "turn", "parent"), int),
+    **dict.fromkeys(("rank", "step", "status", "pulse", "end", "bye", "joined", "turn", "parent", "gone"), int),
     **dict.fromkeys(("host", "token", "checkpoints", "lost", "failed"), str),
     **dict.fromkeys(("stopped", "connected", "at_once", "outside", "moved", "all"), bool),
     **dict.fromkeys(("listen", "children", "doors"), list),
@@ -111,13 +111,13 @@ class Child:
     """The subtree of ranks below one child of a monitor, as that child has reported it.
 
     ``rank`` and ``host`` are those of the child, ``line`` the connection to its monitor. Of the whole subtree, ``step`` is the
-    largest step, ``outside`` says that a user's program somewhere is running its own code, ``reported`` that every rank has
-    failed or left, ``left`` that every rank has left.
+    largest step, ``outside`` says that a user's program somewhere is running its own code, ``gone`` is a rank that has left, or
+    -1, ``reported`` says that every rank has failed or left, ``left`` that every rank has left.
     """
 
     def __init__(self, rank: int, host: str, line: Line) -> None:
         self.rank, self.host, self.line = rank, host, line
-        self.step = -1
+        self.step = self.gone = -1
         self.outside = self.reported = self.left = False
 
     def hear(self, message: dict[str, Any]) -> None:
@@ -125,4 +125,5 @@ class Child:
         self.step = message.get("step", self.step)
         self.outside = message.get("outside", self.outside)
         self.left = self.left or "bye" in message
+        self.gone = self.rank if self.left else message.get("gone", self.gone)
         self.reported = self.reported or self.left or message.get("all", False)

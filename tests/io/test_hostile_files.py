@@ -105,6 +105,25 @@ def test_hostile_outputs(folder, monkeypatch, capsys, row):
         assert (folder / "input.h5").read_bytes() == before
 
 
+def damaged(path, name):
+    """Change the first byte of the header of an object in a file."""
+    with h5py.File(path) as file:
+        address = h5py.h5o.get_info(file[name].id).addr
+    content = bytearray(path.read_bytes())
+    content[address] ^= 0xFF
+    path.write_bytes(content)
+
+
+def test_a_damaged_object(folder, monkeypatch, capsys):
+    for name in ("input.h5", "start.h5"):
+        damaged(folder / name, "u")
+    commands = {"input.h5": ("--resume",), "start.h5": ("--overwrite", "--set", "initial.file=start.h5")}
+    for name, options in commands.items():
+        answer = hpcstencil(monkeypatch, capsys, "run", "input.toml", "--quiet", *options)
+        refused(answer, f"cannot read {folder / name}: ")
+        assert "the file is damaged or not readable" in answer[2]
+
+
 @pytest.mark.parametrize("row", CHECKPOINTS.values(), ids=CHECKPOINTS)
 def test_hostile_checkpoints(folder, monkeypatch, capsys, row):
     change, words = row

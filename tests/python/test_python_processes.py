@@ -124,6 +124,35 @@ def test_arrays_of_a_script_give_the_same_bits_on_any_number_of_processes(folder
         assert first[name].tobytes() == other[name].tobytes(), name
 
 
+IMPATIENT = """
+    from hpcstencil.runtime import watchdog
+    said = "; import hpcstencil.runtime.monitor_node as node; node.ABANDONED = 2.0, 4.0; main()"
+    watchdog.MONITOR = watchdog.MONITOR.replace("; main()", said)
+    """
+
+
+@pytest.mark.parametrize("call, status, words", [
+    ("sys.exit(0)", 4, "the program has ended on rank 1, for which the others may wait"),
+    ("sim.step(3)", 2, "expected the same call on all processes"),
+    ("sim.run_until(1.5)", 2, "expected the same call on all processes"),
+])  # fmt: skip
+def test_a_rank_that_makes_other_calls_ends_all(folder, call, status, words):
+    script = f"""
+    import os, sys
+    import hpcstencil as hs{IMPATIENT}
+    sim = hs.Simulation.from_toml("input.toml")
+    sim.step(2)
+    if os.environ["OMPI_COMM_WORLD_RANK"] == "1":
+        {call}
+    sim.run()
+    """
+    assert words in python(folder, script, 2, status).stderr
+    script = script.replace("sim.run()", "sim.step(2)")
+    if "step" in call:
+        words = "step: expected the same value on all processes, but got 2 to 3"
+        assert words in python(folder, script.replace("    sim.step(2)\n    if", "    if"), 2, status).stderr
+
+
 def test_a_callback_that_raises_on_one_rank_ends_all_with_one_sentence(folder):
     script = """
     import os

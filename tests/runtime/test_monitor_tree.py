@@ -85,7 +85,8 @@ reading, writing = os.pipe()
 faulthandler.register(62, file=writing, all_threads=False)
 patience, stalled, number = sys.argv[1:]
 code = (f"from hpcstencil.runtime import monitor, monitor_node as node, monitored_rank as rank;"
-        f"node.PATIENCE, node.STALLED, rank.MERCY, node.MERCY = {patience}, {stalled}, 1.0, 1.0; monitor.main()")
+        f"node.PATIENCE, node.STALLED, rank.MERCY, node.MERCY = {patience}, {stalled}, 1.0, 1.0;"
+        f"node.ABANDONED = 4.5, 7.0; monitor.main()")
 code = f"import sys; sys.path.insert(0, {os.getcwd()!r}); {code}"
 monitor = subprocess.Popen([sys.executable, "-S", "-P", "-c", code, number, str(os.getpid()), str(reading), "62"],
                            stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=(reading,), start_new_session=True)
@@ -274,6 +275,20 @@ def test_a_run_is_stalled_when_no_rank_of_the_tree_takes_a_step(within, what):
         assert time.monotonic() < deadline, ranks.said()
         time.sleep(0.1)
     assert "hpcstencil: no step for" in ranks.said() and all(process.poll() is None for process in ranks.processes)
+
+
+@pytest.mark.parametrize("gone", [ROOT, INNER, LEAF])
+def test_a_run_without_steps_is_ended_soon_if_a_rank_has_left(within, gone):
+    ranks = Ranks(7, within)
+    ranks.tell(3, outside=True)
+    ranks.tell(gone, bye=1)
+    time.sleep(5.5)  # rank 3 may compute something else as long as it likes
+    assert ranks.said() == "" and all(process.poll() is None for process in ranks.processes)
+    ranks.tell(3, outside=False)
+    statuses = [process.wait(30) for rank, process in enumerate(ranks.processes) if rank != gone]
+    assert set(statuses) == {4}
+    said = f", and the program has ended on rank {gone}, for which the others may wait; "
+    assert f"{said}after 7 s the run will be ended" in ranks.said() and f"{said}the run is ended" in ranks.said()
 
 
 def test_ranks_leave_in_any_order(within):
