@@ -55,6 +55,12 @@ def value_limits(values: NDArray[np.floating]) -> Limits:
     return (float(finite.min()), float(finite.max())) if finite.size else (np.nan, np.nan)
 
 
+def is_constant(limits: Limits, dtype: np.dtype) -> bool:
+    """Return whether values within `limits` are equal up to rounding; false if the limits are not finite."""
+    low, high = limits
+    return bool(high - low <= 16 * np.finfo(dtype).eps * max(abs(low), abs(high)))
+
+
 def colour_scale(limits: Limits, dtype: np.dtype) -> tuple[str, float, float]:
     """Return the name of the colour map and its two ends for values within `limits`.
 
@@ -66,7 +72,7 @@ def colour_scale(limits: Limits, dtype: np.dtype) -> tuple[str, float, float]:
     if not (np.isfinite(low) and np.isfinite(high)):
         return SEQUENTIAL, 0.0, 1.0
     largest = max(abs(low), abs(high))
-    if high - low <= 16 * np.finfo(dtype).eps * largest:
+    if is_constant(limits, dtype):
         half = 0.005 * largest or 0.5
         return SEQUENTIAL, low - half, high + half
     if low < 0 < high and min(-low, high) >= 0.1 * largest:
@@ -289,16 +295,14 @@ def _series(
 ) -> None:
     """Draw one diagnostic, with a line for each of the ``members`` of an ensemble.
 
-    If it hardly changes, its change from the start is drawn. If it spans decades, the axis is logarithmic.
+    If it hardly changes, its change from the start is drawn, unless it is constant up to rounding. If it spans decades, the
+    axis is logarithmic.
     """
     low, high = value_limits(values)
     label = name
-    if (
-        values.ndim == 1
-        and np.isfinite(low)
-        and np.isfinite(values[0])
-        and 0 < high - low < 1e-3 * max(abs(low), abs(high))
-    ):
+    if is_constant((low, high), values.dtype):
+        axes.set_ylim(colour_scale((low, high), values.dtype)[1:])
+    elif values.ndim == 1 and np.isfinite(values[0]) and high - low < 1e-3 * max(abs(low), abs(high)):
         label = f"{name} − {values[0]:.7g}"
         values = values - values[0]
     elif low > 0 and high > 1e3 * low:
@@ -307,8 +311,6 @@ def _series(
     for number, (line, member) in enumerate(zip(np.atleast_2d(values.T), members or [""], strict=True)):
         color = colormaps["viridis"](0.9 * number / max(1, len(members) - 1)) if members else LINE
         axes.plot(time, line, color=color, marker=marker, markersize=4, label=member)
-    if low == high:
-        axes.set_ylim(low - (0.01 * abs(low) or 1), high + (0.01 * abs(high) or 1))
     if len(time) > 1:
         axes.set_xlim(time[0], time[-1])
     axes.set_title(as_text(label), loc="left", fontsize=10, color="0.1")

@@ -345,6 +345,13 @@ def test_diagnostics_panels(plane):
     assert axes.get_title(loc="left") == "mass" and axes.get_xlabel() == "t"
 
 
+@pytest.mark.parametrize("change, title, height", [(1e-17, "mass", 0.0003), (1e-9, "mass − 0.03", 1.1e-9)])
+def test_a_diagnostic_that_changes_by_rounding_alone_is_drawn_as_constant(plane, change, title, height):
+    series = {"time": np.array([0.0, 1.0]), "mass": np.array([0.03, 0.03 + change])}
+    (axes,) = diagnostics_figure(dataclasses.replace(read_view(plane), diagnostics=series)).axes
+    assert axes.get_title(loc="left") == title and np.diff(axes.get_ylim()) == pytest.approx(height, rel=0.01)
+
+
 @pytest.mark.parametrize("count", [3, 8, 9])
 def test_the_legend_names_the_members_as_a_picture_of_one_does(tmp_path, count):
     path = tmp_path / "run.h5"
