@@ -40,6 +40,7 @@ SEQUENTIAL, DIVERGING = "viridis", "RdBu_r"  # RdBu_r is white at zero, which re
 LONGEST_TEXT = 300  # characters of a label
 LONGEST_NAME = 40  # characters of a member's name in a legend
 MOST_LINES = 8  # receivers that are drawn as lines, and members in a legend
+BESIDE = 1.8  # inches for a legend beside the axes, where it hides no line
 LARGEST = 5.2, 4.9  # inches, width and height, of an image or of a line plot's axes
 WIDEST = 10.0  # images with a larger aspect ratio are stretched
 LETTERS = 12  # of a heading, per inch
@@ -208,7 +209,7 @@ def diagnostics_figure(view: FileView) -> Figure:
         raise RequestProblem(f"{view.path} holds no diagnostics: add a [diagnostics] table to the input and run it.")
     series = {name: np.asarray(view.diagnostics[name], np.float64) for name in names}
     members = next((_members(view, values.shape[1]) for values in series.values() if values.ndim > 1), [])
-    beside = 1.8 if 0 < len(members) <= MOST_LINES else 0.0  # inches for the legend
+    beside = BESIDE if 0 < len(members) <= MOST_LINES else 0.0
     columns = 1 if len(names) <= 3 else 2
     rows = -(-len(names) // columns)
     figure = Figure(figsize=((6.6 if columns == 1 else 9.6) + beside, 0.9 + 1.9 * rows), layout="constrained")
@@ -240,7 +241,8 @@ def probes_figure(view: FileView, name: str, samples: NDArray[np.floating], memb
     probes = view.probes[name]
     if not samples.size:
         raise RequestProblem(f"{view.path} holds no samples of the probes '{name}' yet.")
-    figure = Figure(figsize=(6.6, 3.4 if probes.count <= MOST_LINES else 5.6), layout="constrained")
+    few = probes.count <= MOST_LINES
+    figure = Figure(figsize=(6.6 + BESIDE, 3.4) if few else (6.6, 5.6), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
     head(axes, as_text(textwrap.shorten(view.title, 70, placeholder=" ...")))
@@ -248,13 +250,14 @@ def probes_figure(view: FileView, name: str, samples: NDArray[np.floating], memb
     label = as_text(f"{probes.long_name}{unit} at {name}")
     if member is not None:
         axes.set_title(as_text(member_text(view, member)), loc="left", fontsize=10, color="0.1")
-    if probes.count <= MOST_LINES:
+    if few:
         for number, line in enumerate(samples.T):
-            place = ", ".join(f"{along[number]:.4g}" for along in probes.places.values())
+            place = ", ".join(f"{along[number]:.7g}" for along in probes.places.values())
             color = colormaps["viridis"](0.9 * number / max(1, probes.count - 1))
             dashes = (0, (4, 1 + number)) if number else "-"  # with gaps that show equal samples of an earlier receiver
             axes.plot(probes.times, line, color=color, lw=1.2, ls=dashes, label=f"({place})")
-        axes.legend(fontsize=8, loc="best", title=", ".join(probes.places), title_fontsize=8, handlelength=3.5)
+        heading = ", ".join(probes.places)
+        figure.legend(fontsize=8, loc="outside right upper", title=heading, title_fontsize=8, handlelength=3.5)
         axes.set_xlabel("t")
         axes.set_ylabel(label)
         open_frame(axes)

@@ -383,6 +383,17 @@ def test_equal_samples_of_probes_are_drawn_with_different_dashes(plane):
     assert not axes.spines["right"].get_visible()
 
 
+def test_the_legend_of_probes_stands_beside_the_axes_with_positions_in_full(plane):
+    places = {"x": np.array([80000.0, 123456.0, 4649776.0]), "y": np.array([70000.0, 0.25, -1.5])}
+    view = dataclasses.replace(read_view(plane), probes={"gauges": Probes("u", "1", places, np.array([0.0, 0.2]))})
+    figure = probes_figure(view, "gauges", np.ones((2, 3)))
+    figure.draw_without_rendering()
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["(80000, 70000)", "(123456, 0.25)", "(4649776, -1.5)"]
+    assert legend.get_title().get_text() == "x, y"
+    assert legend.get_window_extent().x0 > figure.axes[0].get_window_extent().x1
+
+
 @pytest.mark.parametrize("errors", [(9e-5, 4e-5, 2e-5), (2.9e-5, 2.4e-5, 2.2e-5), (1e-3, 1e-9, 1e-14)])
 def test_errors_have_labels_in_any_range(tmp_path, monkeypatch, errors):
     drawn = []
