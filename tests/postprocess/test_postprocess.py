@@ -442,6 +442,20 @@ def test_files_written(output, tmp_path):
         plot_field(output, output=output)
 
 
+def test_pictures_of_other_times_and_places_have_other_default_names(block, tmp_path, monkeypatch):
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    expected = {
+        (): "run.v.png",
+        ("--time", "0.5"): "run.v.t0.5.png",
+        ("--slice", "x=1.4"): "run.v.x1.4.png",
+        ("--time", "1", "--slice", "z=0.2", "--slice", "y=1e-1"): "run.v.t1.z0.2.y0.1.png",
+        ("--movie", "--slice", "z=0.2"): "run.v.z0.2.gif",
+    }
+    for arguments, name in expected.items():
+        assert run(plot, block, *arguments).stdout == f"{tmp_path / name}\n"
+    assert {path.name for path in tmp_path.iterdir()} == {"run.h5", *expected.values()}
+
+
 def test_movie_has_a_frame_per_snapshot_and_fixed_colours(output, tmp_path):
     view = read_view(output)
     low, high = movie_limits(select(view))
