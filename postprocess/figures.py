@@ -206,7 +206,7 @@ def diagnostics_figure(view: FileView) -> Figure:
     """Draw the time series of all diagnostics, one panel each. Raises RequestProblem if the file has none."""
     names = [name for name in view.diagnostics if name not in ("time", "step")]
     if not names or len(view.diagnostics["time"]) == 0:
-        raise RequestProblem(f"{view.path} holds no diagnostics: add a [diagnostics] table to the input and run it.")
+        raise RequestProblem(f"{view.path} holds no diagnostics: {view.missing_series('[diagnostics]')}.")
     series = {name: np.asarray(view.diagnostics[name], np.float64) for name in names}
     members = next((_members(view, values.shape[1]) for values in series.values() if values.ndim > 1), [])
     beside = BESIDE if 0 < len(members) <= MOST_LINES else 0.0

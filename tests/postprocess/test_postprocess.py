@@ -20,7 +20,7 @@ from hpcstencil.validation.errors import EnvironmentProblem, InputError
 from postprocess import reader
 from postprocess.convergence import save
 from postprocess.figures import colour_scale, diagnostics_figure, field_figure, probes_figure
-from postprocess.plot import movie_limits, parse_slices, plot_diagnostics, plot_field, plot_movie
+from postprocess.plot import movie_limits, parse_slices, plot_diagnostics, plot_field, plot_movie, plot_probes
 from postprocess.reader import FileProblem, Probes, RequestProblem, read_view
 from postprocess.results import Result, result_figure
 from postprocess.selection import cell_bounds, select
@@ -427,9 +427,19 @@ def test_a_short_name_stands_above_the_colour_bar(tmp_path):
     assert bar.get_ylabel() == "v" and name.y0 >= box.y1 and box.x0 - 2 <= name.x0 <= box.x1
 
 
-def test_no_diagnostics(tmp_path):
-    with pytest.raises(RequestProblem, match="holds no diagnostics"):
-        plot_diagnostics(write_output(tmp_path / "run.h5", SHAPES[1], diagnostics=False))
+def test_what_a_file_without_diagnostics_or_probes_advises(tmp_path):
+    path = write_output(tmp_path / "run.h5", SHAPES[1], diagnostics=False)
+    with pytest.raises(RequestProblem, match=r"holds no diagnostics: add a table \[diagnostics\] to the input"):
+        plot_diagnostics(path)
+    with pytest.raises(RequestProblem, match=r"has no probes 'a': add a table \[probes.NAME\] to the input"):
+        plot_probes(path, "a")
+    with h5py.File(path, "r+") as file:
+        file.attrs["stream"] = "{}"
+    for request in (plot_diagnostics, lambda path: plot_probes(path, "a")):
+        with pytest.raises(RequestProblem, match="it is the file of a stream, so plot the run's own output instead"):
+            request(path)
+    with pytest.raises(RequestProblem, match="it is a checkpoint, so plot the run's own output instead"):
+        plot_diagnostics(write_checkpoint(tmp_path / "run.checkpoint.000000001000.h5", SHAPES[1]))
 
 
 def test_files_written(output, tmp_path):
