@@ -513,8 +513,14 @@ def test_summary(plane):
 
 
 def test_summary_of_an_unfinished_run_says_what_to_do(tmp_path):
-    text = summarize(write_output(tmp_path / "run.h5", SHAPES[2], complete=0))
-    assert "complete       no" in text and "--resume" in text
+    path = write_output(tmp_path / "other.h5", SHAPES[2], complete=0)
+    text = summarize(path)
+    assert "complete       no: the run has not reached its end" in text
+    assert f"continue it with `hpcstencil run INPUT.toml --output {path} --resume`" in text
+    with h5py.File(path, "r+") as file:
+        file.attrs["stream"] = "{}"
+    text = summarize(path)
+    assert "complete       no" in text and "--resume" not in text and "info` of the run's own output" in text
 
 
 def test_summary_reads_in_pieces(block, monkeypatch):
