@@ -40,6 +40,7 @@ SEQUENTIAL, DIVERGING = "viridis", "RdBu_r"  # RdBu_r is white at zero, which re
 LONGEST_TEXT = 300  # characters of a label
 LONGEST_NAME = 40  # characters of a member's name in a legend
 MOST_LINES = 8  # receivers that are drawn as lines, and members in a legend
+BESIDE = 1.8  # inches for a legend beside the axes, where it hides no line
 LARGEST = 5.2, 4.9  # inches, width and height, of an image or of a line plot's axes
 WIDEST = 10.0  # images with a larger aspect ratio are stretched
 LETTERS = 12  # of a heading, per inch
@@ -55,6 +56,12 @@ def value_limits(values: NDArray[np.floating]) -> Limits:
     return (float(finite.min()), float(finite.max())) if finite.size else (np.nan, np.nan)
 
 
+def is_constant(limits: Limits, dtype: np.dtype) -> bool:
+    """Return whether values within `limits` are equal up to rounding; false if the limits are not finite."""
+    low, high = limits
+    return bool(high - low <= 16 * np.finfo(dtype).eps * max(abs(low), abs(high)))
+
+
 def colour_scale(limits: Limits, dtype: np.dtype) -> tuple[str, float, float]:
     """Return the name of the colour map and its two ends for values within `limits`.
 
@@ -66,7 +73,7 @@ def colour_scale(limits: Limits, dtype: np.dtype) -> tuple[str, float, float]:
     if not (np.isfinite(low) and np.isfinite(high)):
         return SEQUENTIAL, 0.0, 1.0
     largest = max(abs(low), abs(high))
-    if high - low <= 16 * np.finfo(dtype).eps * largest:
+    if is_constant(limits, dtype):
         half = 0.005 * largest or 0.5
         return SEQUENTIAL, low - half, high + half
     if low < 0 < high and min(-low, high) >= 0.1 * largest:
@@ -199,10 +206,10 @@ def diagnostics_figure(view: FileView) -> Figure:
     """Draw the time series of all diagnostics, one panel each. Raises RequestProblem if the file has none."""
     names = [name for name in view.diagnostics if name not in ("time", "step")]
     if not names or len(view.diagnostics["time"]) == 0:
-        raise RequestProblem(f"{view.path} holds no diagnostics: add a [diagnostics] table to the input and run it.")
+        raise RequestProblem(f"{view.path} holds no diagnostics: {view.missing_series('[diagnostics]')}.")
     series = {name: np.asarray(view.diagnostics[name], np.float64) for name in names}
     members = next((_members(view, values.shape[1]) for values in series.values() if values.ndim > 1), [])
-    beside = 1.8 if 0 < len(members) <= MOST_LINES else 0.0  # inches for the legend
+    beside = BESIDE if 0 < len(members) <= MOST_LINES else 0.0
     columns = 1 if len(names) <= 3 else 2
     rows = -(-len(names) // columns)
     figure = Figure(figsize=((6.6 if columns == 1 else 9.6) + beside, 0.9 + 1.9 * rows), layout="constrained")
@@ -234,7 +241,8 @@ def probes_figure(view: FileView, name: str, samples: NDArray[np.floating], memb
     probes = view.probes[name]
     if not samples.size:
         raise RequestProblem(f"{view.path} holds no samples of the probes '{name}' yet.")
-    figure = Figure(figsize=(6.6, 3.4 if probes.count <= MOST_LINES else 5.6), layout="constrained")
+    few = probes.count <= MOST_LINES
+    figure = Figure(figsize=(6.6 + BESIDE, 3.4) if few else (6.6, 5.6), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
     head(axes, as_text(textwrap.shorten(view.title, 70, placeholder=" ...")))
@@ -242,13 +250,14 @@ def probes_figure(view: FileView, name: str, samples: NDArray[np.floating], memb
     label = as_text(f"{probes.long_name}{unit} at {name}")
     if member is not None:
         axes.set_title(as_text(member_text(view, member)), loc="left", fontsize=10, color="0.1")
-    if probes.count <= MOST_LINES:
+    if few:
         for number, line in enumerate(samples.T):
-            place = ", ".join(f"{along[number]:.4g}" for along in probes.places.values())
+            place = ", ".join(f"{along[number]:.7g}" for along in probes.places.values())
             color = colormaps["viridis"](0.9 * number / max(1, probes.count - 1))
             dashes = (0, (4, 1 + number)) if number else "-"  # with gaps that show equal samples of an earlier receiver
             axes.plot(probes.times, line, color=color, lw=1.2, ls=dashes, label=f"({place})")
-        axes.legend(fontsize=8, loc="best", title=", ".join(probes.places), title_fontsize=8, handlelength=3.5)
+        heading = ", ".join(probes.places)
+        figure.legend(fontsize=8, loc="outside right upper", title=heading, title_fontsize=8, handlelength=3.5)
         axes.set_xlabel("t")
         axes.set_ylabel(label)
         open_frame(axes)
@@ -289,16 +298,14 @@ def _series(
 ) -> None:
     """Draw one diagnostic, with a line for each of the ``members`` of an ensemble.
 
-    If it hardly changes, its change from the start is drawn. If it spans decades, the axis is logarithmic.
+    If it hardly changes, its change from the start is drawn, unless it is constant up to rounding. If it spans decades, the
+    axis is logarithmic.
     """
     low, high = value_limits(values)
     label = name
-    if (
-        values.ndim == 1
-        and np.isfinite(low)
-        and np.isfinite(values[0])
-        and 0 < high - low < 1e-3 * max(abs(low), abs(high))
-    ):
+    if is_constant((low, high), values.dtype):
+        axes.set_ylim(colour_scale((low, high), values.dtype)[1:])
+    elif values.ndim == 1 and np.isfinite(values[0]) and high - low < 1e-3 * max(abs(low), abs(high)):
         label = f"{name} − {values[0]:.7g}"
         values = values - values[0]
     elif low > 0 and high > 1e3 * low:
@@ -307,8 +314,6 @@ def _series(
     for number, (line, member) in enumerate(zip(np.atleast_2d(values.T), members or [""], strict=True)):
         color = colormaps["viridis"](0.9 * number / max(1, len(members) - 1)) if members else LINE
         axes.plot(time, line, color=color, marker=marker, markersize=4, label=member)
-    if low == high:
-        axes.set_ylim(low - (0.01 * abs(low) or 1), high + (0.01 * abs(high) or 1))
     if len(time) > 1:
         axes.set_xlim(time[0], time[-1])
     axes.set_title(as_text(label), loc="left", fontsize=10, color="0.1")

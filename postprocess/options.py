@@ -17,7 +17,12 @@ OPTIONS = (
         help="Plot the snapshot nearest to this time, which the file must reach; default: the last.",
     ),
     click.option("--slice", "slices", multiple=True, metavar="AXIS=PLACE", help="Cut here, such as z=0.5; repeatable."),
-    click.option("-o", "--output", type=click.Path(path_type=Path), help="Picture to write; default: beside FILE."),
+    click.option(
+        "-o",
+        "--output",
+        type=click.Path(path_type=Path),
+        help="Picture to write; default: beside FILE, such as run.u.png, or run.u.t2.z0.5.png for --time 2 --slice z=0.5.",
+    ),
     click.option("--movie", is_flag=True, help="Animate all snapshots (mp4 with ffmpeg, else GIF)."),
     click.option("--diagnostics", is_flag=True, help="Plot the time series of the diagnostics instead of a field."),
     click.option("--probes", metavar="NAME", help="Plot the samples of [probes.NAME] instead of a field."),

@@ -52,7 +52,10 @@ def plot_field(
     slices: Mapping[str, float] | None = None,
     output: str | Path | None = None,
 ) -> Path:
-    """Plot one field at one time, write the picture, and return its path (default: `STEM.FIELD.png` beside the file).
+    """Plot one field at one time, write the picture, and return its path.
+
+    The default is `STEM.FIELD.png` beside the file. A given time and given slices are part of the name, such as
+    `STEM.FIELD.t1500.z0.5.png`.
 
     Parameters
     ----------
@@ -73,7 +76,9 @@ def plot_field(
     selection = select(read_view(path), field, time, slices)
     if time is not None and f"{selection.time:.6g}" != f"{time:.6g}":
         click.echo(f"hpcstencil: t = {selection.time:.6g} is drawn, the snapshot nearest to {time:.6g}", err=True)
-    return _save(field_figure(selection), output or _beside(path, f"{selection.field.name}.png"))
+    return _save(
+        field_figure(selection), output or _beside(path, selection.field.name, "png", t=time, **(slices or {}))
+    )
 
 
 @rc_context(STYLE)
@@ -82,12 +87,12 @@ def plot_diagnostics(path: str | Path, output: str | Path | None = None) -> Path
 
     Raises the same errors as `plot_field`.
     """
-    return _save(diagnostics_figure(read_view(path)), output or _beside(path, "diagnostics.png"))
+    return _save(diagnostics_figure(read_view(path)), output or _beside(path, "diagnostics", "png"))
 
 
 @rc_context(STYLE)
 def plot_probes(path: str | Path, name: str, output: str | Path | None = None, member: int | None = None) -> Path:
-    """Plot the samples of a table of [probes], and return the path (default: `STEM.NAME.png`).
+    """Plot the samples of a table of [probes], and return the path (default: `STEM.NAME.png`, or `STEM.NAME.member1.png`).
 
     A few receivers are drawn as lines, many as an image with time downwards. In an ensemble they are those of one member,
     by default the first. Raises the same errors as `plot_field`.
@@ -95,7 +100,7 @@ def plot_probes(path: str | Path, name: str, output: str | Path | None = None, m
     view = read_view(path)
     samples = read_samples(view, name, member)
     shown = (member or 0) if "member" in view.coordinates else None
-    return _save(probes_figure(view, name, samples, shown), output or _beside(path, f"{name}.png"))
+    return _save(probes_figure(view, name, samples, shown), output or _beside(path, name, "png", member=member))
 
 
 @rc_context(STYLE)
@@ -114,14 +119,15 @@ def plot_movie(
     slices: Mapping[str, float] | None = None,
     output: str | Path | None = None,
 ) -> Path:
-    """Animate all snapshots of a field, with the same colours in all frames; return the path (default: `STEM.FIELD.mp4`).
+    """Animate all snapshots of a field, with the same colours in all frames, and return the path.
 
-    mp4 needs ffmpeg; without it the default is a GIF. One frame is in memory at a time. Each snapshot is read twice, the first
-    time to find the range of values. Raises the same errors as `plot_field`.
+    The default is `STEM.FIELD.mp4`, or with slices a name such as `STEM.FIELD.z0.5.mp4`. mp4 needs ffmpeg; without
+    it the default is a GIF. One frame is in memory at a time. Each snapshot is read twice, the first time to find the range of
+    values. Raises the same errors as `plot_field`.
     """
     selection = select(read_view(path), field, None, slices)
     has_ffmpeg = shutil.which("ffmpeg") is not None
-    target = Path(output or _beside(path, selection.field.name + (".mp4" if has_ffmpeg else ".gif")))
+    target = Path(output or _beside(path, selection.field.name, "mp4" if has_ffmpeg else "gif", **(slices or {})))
     if target.suffix.lower() not in MOVIES:
         raise RequestProblem(f"A movie is written as .mp4 or .gif, not as '{target.name}'.")
     if target.suffix.lower() == ".mp4" and not has_ffmpeg:
@@ -206,8 +212,11 @@ def parse_slices(texts: Sequence[str]) -> dict[str, float]:
     return slices
 
 
-def _beside(path: str | Path, ending: str) -> Path:
-    return Path(path).with_name(f"{Path(path).stem}.{ending}")
+def _beside(path: str | Path, *names: str, **places: float | None) -> Path:
+    """Return the path STEM.NAME...ENDING beside the file; ``places``, such as z=0.5, stand before the ending, the last name."""
+    *first, ending = names
+    given = [f"{axis}{place:.10g}" for axis, place in places.items() if place is not None]
+    return Path(path).with_name(".".join([Path(path).stem, *first, *given, ending]))
 
 
 def _make_folder(target: Path) -> None:

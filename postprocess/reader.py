@@ -133,6 +133,18 @@ class FileView:
         return bool(self.attributes.get("complete", 0) == 1)
 
     @property
+    def is_stream(self) -> bool:
+        """Whether this is the file of a stream of [output.streams]."""
+        return "stream" in self.attributes
+
+    def missing_series(self, table: str) -> str:
+        """Say what to do if the file has no time series of ``table``, such as "[diagnostics]"."""
+        if self.is_stream or self.kind == "checkpoint":
+            kind = "the file of a stream" if self.is_stream else "a checkpoint"
+            return f"it is {kind}, so plot the run's own output instead"
+        return f"add a table {table} to the input and run it"
+
+    @property
     def ensemble(self) -> dict[str, list[Any]]:
         """The values in which the members of an ensemble differ, one per member, by dotted key; empty for a single run."""
         try:
@@ -474,8 +486,9 @@ def read_samples(view: FileView, name: str, member: int | None = None) -> NDArra
     Raises RequestProblem if the file has no table of this name, or no such member.
     """
     if name not in view.probes:
-        known = ", ".join(view.probes) or "none: add a table [probes.NAME] to the input and run it"
-        raise RequestProblem(f"{view.path} has no probes '{name}'; it has {known}.")
+        known = ", ".join(view.probes)
+        advice = f"choose from {known}" if known else view.missing_series("[probes.NAME]")
+        raise RequestProblem(f"{view.path} has no probes '{name}': {advice}.")
     with opened(view.path) as file:
         values, rows = file[f"{PROBES}/{name}/{VALUES}"], slice(len(view.probes[name].times))
         if values.ndim < 3 and member is None:

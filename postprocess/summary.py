@@ -261,10 +261,10 @@ def _complete(view: FileView) -> str:
         return "no: its writing was not finished; use an older checkpoint"
     if view.attributes.get("failure"):
         return f"no: the run failed, the snapshots above are good: {view.attributes['failure']}"
-    return (
-        "no: the run is still going on or was stopped, and the snapshots above are good; "
-        "if it was stopped, continue with `hpcstencil run INPUT.toml --resume`"
-    )
+    if view.is_stream:
+        return "no: the run has not reached its end; `hpcstencil info` of the run's own output says how to continue it"
+    command = f"hpcstencil run INPUT.toml --output {view.path} --resume"
+    return f"no: the run has not reached its end; if it has stopped, continue it with `{command}`"
 
 
 def _sound(view: FileView, ranges: Mapping[str, tuple[float, float, int]]) -> str:

@@ -25,7 +25,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from numpy.typing import NDArray
 
 from hpcstencil.validation.printable import echo, printable
-from postprocess.figures import LINE, STYLE, as_text, colour_scale, head, open_frame, value_limits
+from postprocess.figures import LINE, STYLE, as_text, colour_scale, head, is_constant, open_frame, value_limits
 from postprocess.reader import FileProblem, opened
 
 DPI = 200
@@ -164,10 +164,13 @@ def _points(axes: Axes, table: SweepTable, parameter: Parameter, name: str) -> N
 
 
 def _values(table: SweepTable, name: str) -> tuple[str, NDArray[np.float64]]:
-    """Return a diagnostic's values and label. If it hardly varies, its difference from a round number is shown."""
+    """Return a diagnostic's values and label.
+
+    If it hardly varies, its difference from a round number is shown, unless it is constant up to rounding.
+    """
     values = table.diagnostics[name]
     low, high = value_limits(values)
-    if 0 < high - low < 1e-3 * max(abs(low), abs(high)):
+    if not is_constant((low, high), values.dtype) and high - low < 1e-3 * max(abs(low), abs(high)):
         base = float(f"{low:.{int(np.ceil(np.log10(abs(low) / (high - low)))) + 1}g}")
         return f"{name} − {base:.12g}", values - base
     return name, values
@@ -192,6 +195,8 @@ def _dress(axes: Axes, parameter: Parameter, upward: NDArray[np.float64]) -> Non
         axes.set_xticks(range(len(parameter.labels)), [as_text(_short(label)) for label in parameter.labels])
     axes.set_xlabel(as_text(parameter.name))
     axes.margins(0.06, 0.12)
+    if is_constant(value_limits(upward), upward.dtype):
+        axes.set_ylim(colour_scale(value_limits(upward), upward.dtype)[1:])
     open_frame(axes)
 
 
@@ -240,6 +245,7 @@ def _plane(axes: Axes, table: SweepTable, name: str) -> None:
 def _bar(axes: Axes, image: ScalarMappable, label: str) -> None:
     bar = axes.figure.colorbar(image, ax=axes, pad=0.02)
     bar.outline.set_linewidth(0.5)
+    bar.long_axis.get_offset_text().set(x=1, horizontalalignment="left")  # on the left it would shift the bar
     axes.set_title(as_text(label), loc="left", fontsize=10, color="0.1")
 
 

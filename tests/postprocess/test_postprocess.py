@@ -20,7 +20,7 @@ from hpcstencil.validation.errors import EnvironmentProblem, InputError
 from postprocess import reader
 from postprocess.convergence import save
 from postprocess.figures import colour_scale, diagnostics_figure, field_figure, probes_figure
-from postprocess.plot import movie_limits, parse_slices, plot_diagnostics, plot_field, plot_movie
+from postprocess.plot import movie_limits, parse_slices, plot_diagnostics, plot_field, plot_movie, plot_probes
 from postprocess.reader import FileProblem, Probes, RequestProblem, read_view
 from postprocess.results import Result, result_figure
 from postprocess.selection import cell_bounds, select
@@ -345,6 +345,13 @@ def test_diagnostics_panels(plane):
     assert axes.get_title(loc="left") == "mass" and axes.get_xlabel() == "t"
 
 
+@pytest.mark.parametrize("change, title, height", [(1e-17, "mass", 0.0003), (1e-9, "mass − 0.03", 1.1e-9)])
+def test_a_diagnostic_that_changes_by_rounding_alone_is_drawn_as_constant(plane, change, title, height):
+    series = {"time": np.array([0.0, 1.0]), "mass": np.array([0.03, 0.03 + change])}
+    (axes,) = diagnostics_figure(dataclasses.replace(read_view(plane), diagnostics=series)).axes
+    assert axes.get_title(loc="left") == title and np.diff(axes.get_ylim()) == pytest.approx(height, rel=0.01)
+
+
 @pytest.mark.parametrize("count", [3, 8, 9])
 def test_the_legend_names_the_members_as_a_picture_of_one_does(tmp_path, count):
     path = tmp_path / "run.h5"
@@ -374,6 +381,17 @@ def test_equal_samples_of_probes_are_drawn_with_different_dashes(plane):
     assert axes.get_title(loc="left") == "member = 2"
     assert len({str(line._dash_pattern) for line in axes.lines}) == 5
     assert not axes.spines["right"].get_visible()
+
+
+def test_the_legend_of_probes_stands_beside_the_axes_with_positions_in_full(plane):
+    places = {"x": np.array([80000.0, 123456.0, 4649776.0]), "y": np.array([70000.0, 0.25, -1.5])}
+    view = dataclasses.replace(read_view(plane), probes={"gauges": Probes("u", "1", places, np.array([0.0, 0.2]))})
+    figure = probes_figure(view, "gauges", np.ones((2, 3)))
+    figure.draw_without_rendering()
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["(80000, 70000)", "(123456, 0.25)", "(4649776, -1.5)"]
+    assert legend.get_title().get_text() == "x, y"
+    assert legend.get_window_extent().x0 > figure.axes[0].get_window_extent().x1
 
 
 @pytest.mark.parametrize("errors", [(9e-5, 4e-5, 2e-5), (2.9e-5, 2.4e-5, 2.2e-5), (1e-3, 1e-9, 1e-14)])
@@ -409,9 +427,19 @@ def test_a_short_name_stands_above_the_colour_bar(tmp_path):
     assert bar.get_ylabel() == "v" and name.y0 >= box.y1 and box.x0 - 2 <= name.x0 <= box.x1
 
 
-def test_no_diagnostics(tmp_path):
-    with pytest.raises(RequestProblem, match="holds no diagnostics"):
-        plot_diagnostics(write_output(tmp_path / "run.h5", SHAPES[1], diagnostics=False))
+def test_what_a_file_without_diagnostics_or_probes_advises(tmp_path):
+    path = write_output(tmp_path / "run.h5", SHAPES[1], diagnostics=False)
+    with pytest.raises(RequestProblem, match=r"holds no diagnostics: add a table \[diagnostics\] to the input"):
+        plot_diagnostics(path)
+    with pytest.raises(RequestProblem, match=r"has no probes 'a': add a table \[probes.NAME\] to the input"):
+        plot_probes(path, "a")
+    with h5py.File(path, "r+") as file:
+        file.attrs["stream"] = "{}"
+    for request in (plot_diagnostics, lambda path: plot_probes(path, "a")):
+        with pytest.raises(RequestProblem, match="it is the file of a stream, so plot the run's own output instead"):
+            request(path)
+    with pytest.raises(RequestProblem, match="it is a checkpoint, so plot the run's own output instead"):
+        plot_diagnostics(write_checkpoint(tmp_path / "run.checkpoint.000000001000.h5", SHAPES[1]))
 
 
 def test_files_written(output, tmp_path):
@@ -422,6 +450,20 @@ def test_files_written(output, tmp_path):
         assert Image.open(path).size > (200, 200)
     with pytest.raises(RequestProblem, match=r"use one of .*\.png"):
         plot_field(output, output=output)
+
+
+def test_pictures_of_other_times_and_places_have_other_default_names(block, tmp_path, monkeypatch):
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    expected = {
+        (): "run.v.png",
+        ("--time", "0.5"): "run.v.t0.5.png",
+        ("--slice", "x=1.4"): "run.v.x1.4.png",
+        ("--time", "1", "--slice", "z=0.2", "--slice", "y=1e-1"): "run.v.t1.z0.2.y0.1.png",
+        ("--movie", "--slice", "z=0.2"): "run.v.z0.2.gif",
+    }
+    for arguments, name in expected.items():
+        assert run(plot, block, *arguments).stdout == f"{tmp_path / name}\n"
+    assert {path.name for path in tmp_path.iterdir()} == {"run.h5", *expected.values()}
 
 
 def test_movie_has_a_frame_per_snapshot_and_fixed_colours(output, tmp_path):
@@ -471,8 +513,14 @@ def test_summary(plane):
 
 
 def test_summary_of_an_unfinished_run_says_what_to_do(tmp_path):
-    text = summarize(write_output(tmp_path / "run.h5", SHAPES[2], complete=0))
-    assert "complete       no" in text and "--resume" in text
+    path = write_output(tmp_path / "other.h5", SHAPES[2], complete=0)
+    text = summarize(path)
+    assert "complete       no: the run has not reached its end" in text
+    assert f"continue it with `hpcstencil run INPUT.toml --output {path} --resume`" in text
+    with h5py.File(path, "r+") as file:
+        file.attrs["stream"] = "{}"
+    text = summarize(path)
+    assert "complete       no" in text and "--resume" not in text and "info` of the run's own output" in text
 
 
 def test_summary_reads_in_pieces(block, monkeypatch):

@@ -26,6 +26,7 @@ from hpcstencil.simulation.streams import output_streams
 from hpcstencil.simulation.streams.output_streams import FurtherOutput
 from hpcstencil.simulation.streams.stream import Stream
 from hpcstencil.validation.errors import EnvironmentProblem, InputError, NumericsError, StoppedEarly
+from postprocess.figures import field_figure
 from postprocess.plot import plot_field
 from postprocess.selection import select
 from postprocess.summary import read_view, summarize
@@ -445,6 +446,8 @@ def test_pictures_and_summaries_of_streams(started, tmp_path):
     assert select(read_view(of(path, "row"))).dims == ("y",) and select(read_view(of(path, "line"))).dims == ("x",)
     assert select(read_view(of(path, "coarse"))).dims == ("x", "y")
     assert plot_field(of(path, "row")).exists()
+    (bar,) = field_figure(select(read_view(of(path, "derived")), "slope")).axes[0].child_axes
+    assert bar.get_ylabel() == "slope"  # not its expression
     said = summarize(of(path, "line"))
     assert re.search(r"grid +21 x 1 cells: x 0 to 2.1, dx 0.1; y 0.45\n", said) and "complete       yes" in said
     assert "mean over time of u" in summarize(of(path, "mean"))

@@ -582,11 +582,11 @@ def test_a_table_has_a_row_per_member_and_a_column_per_repaired_key(folder, monk
     assert out.split() == [str(Path("out/all.csv")), str(Path("out/all.h5"))]  # nothing to plot yet
 
 
-def figure_of(*parameters, count=12):
+def figure_of(*parameters, count=12, step=1e-5):
     from postprocess.sweep import Parameter, SweepTable, sweep_figure
 
     done = np.arange(count) % 5 != 4
-    values = np.where(done, 3.0 + 1e-5 * np.arange(count), np.nan)
+    values = np.where(done, 3.0 + step * np.arange(count), np.nan)
     table = SweepTable("title", tuple(Parameter(*p) for p in parameters), {"a": values, "b": values**9}, done)
     figure = sweep_figure(table)
     figure.canvas.draw()
@@ -614,6 +614,20 @@ def test_figures(parameters, panels):
     assert figure.axes[0].get_xscale() == ("log" if parameters[0][1].max() > 100 and len(parameters) == 1 else "linear")
     texts = [text for axes in figure.axes for text in (axes.get_title(loc="left"), axes.get_ylabel())]
     assert any(text.startswith("a − 3") for text in texts)  # its distance from a round number
+
+
+@pytest.mark.parametrize("parameters", [[("p", STEPS // 4), ("q", STEPS % 4)], [("p", STEPS)]], ids=["map", "line"])
+def test_rounding_errors_of_a_table_are_not_visible(parameters):
+    axes, *others = figure_of(*parameters, step=2e-16).axes
+    assert axes.get_title(loc="left") == "a"  # the value itself, not its distance from a round number
+    ends = axes.collections[0].get_clim() if others[1:] else axes.get_ylim()
+    assert ends == pytest.approx((2.985, 3.015))
+
+
+def test_colour_bars_are_below_each_other_with_and_without_a_power_of_ten():
+    _, _, first, second = figure_of(("p", STEPS // 4), ("q", STEPS % 4), step=1e-8).axes
+    assert first.yaxis.get_offset_text().get_text() and not second.yaxis.get_offset_text().get_text()
+    assert first.get_window_extent().x0 == pytest.approx(second.get_window_extent().x0, abs=1)
 
 
 def test_what_is_no_table_is_refused(tmp_path):

@@ -328,7 +328,6 @@ def described(problem: Problem, name: str, attributes: Mapping[str, Any], dtype:
         for field in fields
     }
     of_mean = "mean over time of " if stream.average else ""
-    names = {field: output.long_name.get(field, stream.expressions.get(field, field)) for field in fields}
     return Description(
         # lower faces alone, as on periodic axes
         Layout(stream.cells(problem.config.grid), positions, (True,) * ndim, problem.layout.ensemble),
@@ -336,7 +335,7 @@ def described(problem: Problem, name: str, attributes: Mapping[str, Any], dtype:
         dtype,
         attributes={**attributes, "fields": json.dumps(fields), "stream": json.dumps(content(name, stream, fields))},
         units=output.units,
-        long_names={field: of_mean + label for field, label in names.items()},
+        long_names={field: of_mean + output.long_name.get(field, field) for field in fields},
         compression=output.compression,
     )
 
