@@ -117,7 +117,7 @@ def damaged(path, name):
 def test_a_damaged_object(folder, monkeypatch, capsys):
     for name in ("input.h5", "start.h5"):
         damaged(folder / name, "u")
-    commands = {"input.h5": ("--resume",), "start.h5": ("--overwrite", "--set", "initial.file=start.h5")}
+    commands = {"input.h5": ("--resume",), "start.h5": ("--overwrite", "--set", 'initial={file="start.h5"}')}
     for name, options in commands.items():
         answer = hpcstencil(monkeypatch, capsys, "run", "input.toml", "--quiet", *options)
         refused(answer, f"cannot read {folder / name}: ")
