@@ -92,7 +92,7 @@ FAULTS = [
     (HEAT.replace("p.D * space.laplacian(f.u)", "'u'"), r"for each of u, but got u \(str\)"),
     (HEAT.replace('("u",)', '("u", "u")'), "each field to have a name of its own"),
     (HEAT.replace('("u",)', "()"), "expected MyHeat.fields in .* to return at least one name"),
-    (HEAT.replace('("u",)', '("x",)'), "'x' is a word of the language"),
+    (HEAT.replace('("u",)', '("x",)'), "'x' is a word of expressions"),
     (HEAT.replace('{"D": 1.0}', '["D"]'), "to map names to defaults"),
     (HEAT + PLACES.format("{'u': (1,)}"), r"expected positions\(\) to give some of u .* got \"u\": \(1,\)"),
     (HEAT + PLACES.format("{'w': (1, 0)}"), r"expected positions\(\) to give some of u"),
