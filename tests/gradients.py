@@ -82,7 +82,8 @@ def several_at_once(
     several = simulation_of(problem, communicator, devices, sweep.forward.kernel)
     injected = sweep.injected and several.steps.injection is not None  # the blocks may be too thin
     given = sweep.forward, sweep.adjoint, sweep.backward, sweep.run, sweep.data
-    return ReverseSweep.of(*given, several, steps, sweep.samples, injected)
+    made = ReverseSweep.of(*given, several, steps, sweep.samples, injected)
+    return replace(made, stored=sweep.stored)
 
 
 def objective(sweep: ReverseSweep, fields: Mapping[str, Any], numbers: Mapping[str, float]) -> float:
