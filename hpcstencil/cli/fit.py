@@ -61,9 +61,8 @@ def fit(
     with signals.watched() as request, processes() as communicator:
         config, problem = problem_of(input_file, overrides, communicator, path)
         unknowns, first = agree(communicator, lambda: unknowns_of(problem)), single_runs(problem)[0]
-        found = {
-            one.name for one in unknowns if isinstance(one, InitialValues)
-        }  # whose values are no expressions any more
+        # These values are no expressions any more.
+        found = {one.name for one in unknowns if isinstance(one, InitialValues)}
         expressed = tuple(name for name in first.initial if name not in found)
         adjoint = agree(communicator, lambda: adjoint_of(first, expressed))
         limits = agree(communicator, lambda: limits_of(problem, unknowns, config.fit or FitConfig()))

@@ -33,7 +33,6 @@ from hpcstencil.problem.solid_mask import ALL_SOLID, solid_in_file
 from hpcstencil.problem.stability import cfl_step, stable_dt
 from hpcstencil.runtime.walltime import within
 from hpcstencil.simulation.checkpoint_time import seconds_to_checkpoint
-from hpcstencil.simulation.initial_state import solid_in_expression
 from hpcstencil.simulation.memory_estimate import memory
 from hpcstencil.simulation.prepared import Prepared
 from hpcstencil.simulation.step_speed import step_speed
@@ -201,8 +200,10 @@ def _probes(problem: Problem, itemsize: int) -> list[str]:
 def _refuse_receivers_among_solids(problem: Problem) -> None:
     """Raise InputError if a receiver lies among the solid cells of the mask."""
     mask, shape = problem.mask, problem.config.grid.shape
-    if mask is None:
+    if mask is None or not problem.receivers:
         return
+    from hpcstencil.simulation.initial_state import solid_in_expression  # imports h5py, which takes time
+
     for name, each in problem.receivers.items():
         for number in range(len(each.places)):
             cells, weights = each.cells[:, number], each.weights[:, number]
