@@ -109,7 +109,7 @@ def plot_result(path: str | Path, output: str | Path | None = None) -> Path:
 
     ``path`` is the file that `hpcstencil fit` or `hpcstencil gradient` wrote. Raises the same errors as `plot_field`.
     """
-    return _save(result_figure(read_result(path)), output or _beside(path, "png"))
+    return _save(result_figure(read_result(path)), output or Path(path).with_suffix(".png"))
 
 
 @rc_context(STYLE)
@@ -212,11 +212,10 @@ def parse_slices(texts: Sequence[str]) -> dict[str, float]:
     return slices
 
 
-def _beside(path: str | Path, *names: str, **places: float | None) -> Path:
-    """Return the path STEM.NAME...ENDING beside the file; ``places``, such as z=0.5, stand before the ending, the last name."""
-    *first, ending = names
+def _beside(path: str | Path, name: str, ending: str, **places: float | None) -> Path:
+    """Return the path STEM.NAME.PLACES.ENDING beside the file, with ``places`` such as z=0.5."""
     given = [f"{axis}{place:.10g}" for axis, place in places.items() if place is not None]
-    return Path(path).with_name(".".join([Path(path).stem, *first, *given, ending]))
+    return Path(path).with_name(".".join([Path(path).stem, name, *given, ending]))
 
 
 def _make_folder(target: Path) -> None:

@@ -22,6 +22,7 @@ from hpcstencil.adjoint.run_steps import steps_of
 from hpcstencil.adjoint.unknowns import NumberParameter
 from hpcstencil.distributed.windows import STEP_SIZE
 from hpcstencil.gradient import compose, resumable
+from hpcstencil.gradient.compiled_parts import CompiledParts
 from hpcstencil.gradient.compose import samples_of
 from hpcstencil.gradient.members import Members, Total, members_of
 from hpcstencil.gradient.reverse_sweep import ReverseSweep
@@ -43,7 +44,9 @@ def sweep_of(
     forward = simulation_of(problem, communicator, devices, kernel)
     backward = simulation_of(adjoint.reversing(forward.plan.topology), communicator, devices, kernel)
     samples, injected = samples_of(forward, backward, adjoint, {}), injects(adjoint, forward.plan.topology, kernel)
-    return ReverseSweep.of(forward, adjoint, backward, steps_of(problem), {}, samples=samples, injected=injected)
+    run = steps_of(problem)
+    compiled = CompiledParts(forward, adjoint, backward, None, 1, injected, run.total)
+    return ReverseSweep(forward, adjoint, backward, run, {}, compiled, samples=samples, injected=injected)
 
 
 def members_from(
@@ -81,9 +84,8 @@ def several_at_once(
     problem = sweep.adjoint.reversing(sweep.forward.plan.topology, steps)
     several = simulation_of(problem, communicator, devices, sweep.forward.kernel)
     injected = sweep.injected and several.steps.injection is not None  # the blocks may be too thin
-    given = sweep.forward, sweep.adjoint, sweep.backward, sweep.run, sweep.data
-    made = ReverseSweep.of(*given, several, steps, sweep.samples, injected)
-    return replace(made, stored=sweep.stored)
+    compiled = CompiledParts(sweep.forward, sweep.adjoint, sweep.backward, several, steps, injected, sweep.steps)
+    return replace(sweep, several=several, at_once=steps, injected=injected, compiled=compiled)
 
 
 def objective(sweep: ReverseSweep, fields: Mapping[str, Any], numbers: Mapping[str, float]) -> float:

@@ -191,7 +191,7 @@ INPUTS = [
     ("initial.file=.", "initial.file: expected an HDF5 file", "is not a file"),
     (
         ["initial.file=input.toml", "output.path=input.toml"],
-        "output.path: expected a file that nothing reads", "the input file itself",
+        "output.path: expected a file that the run does not read", "the input file itself",
     ),
     # [boundary]
     ("boundary=periodic", "boundary: expected a table", '"periodic"'),
@@ -420,7 +420,7 @@ INPUTS = [
         (f"output.streams.a={{every=1, {entries}}}", f"output.streams.a{key}: ", *words)
         for entries, key, *words in (
             ("path=5", ".path", "expected a text", "got 5"),
-            ("path='input.toml'", ".path", "expected a file that nothing reads", "the input file itself"),
+            ("path='input.toml'", ".path", "expected a file that the run does not read", "the input file itself"),
             ("path='input.h5'", ".path", "expected a file of its own", "taken by the output"),
             *(
                 (f"path='{name}'", ".path", "expected a name like 'run.h5'", "beside an output", "another name")
@@ -468,9 +468,9 @@ INPUTS = [
     ("output.compression=zip", "output.compression", "gzip"),
     ("output=run.h5", "output: expected a table", '"run.h5"'),
     ("output.path=['a.h5']", "output.path: expected a text", '["a.h5"]'),
-    ("output.path=input.toml", "output.path: expected a file that nothing reads", "choose another path"),
+    ("output.path=input.toml", "output.path: expected a file that the run does not read", "choose another path"),
     (f"output.path={300 * 'n'}/run.h5", "output.path: expected names of at most 255 bytes in a path", "one of 300"),
-    ("output.path=./sub/../input.toml", "output.path: expected a file that nothing reads", "choose another path"),
+    ("output.path=./sub/../input.toml", "output.path: expected a file that the run does not read", "choose another path"),
     ("output.every=-1", "output.every: expected a positive, finite number", "-1"),
     ("output.every='1'", "output.every: expected a positive, finite number", '"1"'),
     ("output.every=1e-300", "output.every: expected at most 2**31 outputs", "less often"),
@@ -752,8 +752,17 @@ LINES = [
     ("run good.toml --devices two", 2, "'--devices'", "'two' is not a valid integer"),
     ("run good.toml --devices 1.5", 2, "'--devices'", "'1.5' is not a valid integer"),
     ("run good.toml --output", 2, "Option '--output' requires an argument"),
-    ("run good.toml --output good.toml", 2, "--output: expected a file that nothing reads", "choose another path"),
-    ("run good.toml --output ./folder/../good.toml --overwrite", 2, "--output: expected a file that nothing reads"),
+    (
+        "run good.toml --output good.toml",
+        2,
+        "--output: expected a file that the run does not read",
+        "choose another path",
+    ),
+    (
+        "run good.toml --output ./folder/../good.toml --overwrite",
+        2,
+        "--output: expected a file that the run does not read",
+    ),
     ("run good.toml --resume --overwrite", 2, "--resume: cannot be combined with --overwrite"),
     ("run good.toml --resume --restart a.h5", 2, "--resume: cannot be combined with --restart"),
     ("run good.toml --resume=yes", 2, "Option '--resume' does not take a value"),

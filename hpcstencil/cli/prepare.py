@@ -76,7 +76,7 @@ def processes() -> Iterator[Communicator]:
     try:
         watchdog.start(communicator)
         yield communicator
-        communicator.barrier()  # a monitor takes a rank that has left for one that the others may wait for
+        communicator.barrier()  # if a rank left early, the monitors would think that the others wait for it
     except BaseException as error:
         shared = isinstance(error, HpcstencilError) and error.shared
         if communicator.size > 1 and not shared:

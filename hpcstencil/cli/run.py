@@ -92,5 +92,5 @@ def execute(
     summary = run_problem(decomposed, options, communicator, local, request)
     if environment_rank() == 0 and not options.quiet:
         echo(report(summary))
-        for warning in unstable(problem):  # again, where the result is looked at
+        for warning in unstable(problem):  # repeated below the summary, where users look
             say(f"warning: {warning}; check the result")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from hpcstencil import STARTED
-from hpcstencil.cli.options import devices_option
+from hpcstencil.cli.options import devices_option, parsable
 from hpcstencil.validation.errors import RESUME, HpcstencilError, InputError, StoppedEarly
 from hpcstencil.validation.printable import echo
 
@@ -70,6 +70,7 @@ def plan(sweep_file: Path, folder: Path | None, overwrite: bool) -> None:
     "sets",
     metavar="KEY=VALUE",
     multiple=True,
+    callback=parsable,
     help="An additional setting for this member, kept for its later runs.",
 )
 @click.option("--overwrite", is_flag=True, help="Run from the start, even if it is complete.")

@@ -47,7 +47,6 @@ def verify(input_file: Path, overrides: tuple[str, ...], devices: int | None, ou
 
         local = agree(communicator, lambda: start_jax(count))
         own = agree(communicator, lambda: reduced(config))
-
         unstudied = of_one_grid(config)
 
         def measured() -> tuple[list[Study], tuple[float, str] | None]:
@@ -63,13 +62,12 @@ def verify(input_file: Path, overrides: tuple[str, ...], devices: int | None, ou
         path = output or Path(f"{input_file.stem}.verify.png")
 
         def plotted() -> None:
-            if not studies:
-                return
             from postprocess.convergence import save
 
             save(path, config.title or input_file.stem, figure_data(studies))
 
-        from_rank_0(communicator, plotted)
+        if studies:
+            from_rank_0(communicator, plotted)
         missed = [f"order in {study.name}" for study in studies if not study.met]
         missed += [finding.name for finding in findings if not finding.met]
         if environment_rank() == 0:

@@ -98,7 +98,7 @@ def check_output_path(config: Config, path: Path | None, output: Path, key: str)
     for what, source in {**own, **{f"the file of {name}": file for name, file in files_read(config).items()}}.items():
         if os.path.realpath(output) == os.path.realpath(source):
             raise InputError(
-                f"{key}: expected a file that nothing reads, but got {output}, {what}; choose another path"
+                f"{key}: expected a file that the run does not read, but got {output}, {what}; choose another path"
             )
     _check_stream_paths(config, path, output)
 

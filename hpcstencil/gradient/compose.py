@@ -14,6 +14,7 @@ from hpcstencil.adjoint.run_steps import steps_of
 from hpcstencil.adjoint.tape import recording
 from hpcstencil.config.settings import Config
 from hpcstencil.distributed.halo import Fields
+from hpcstencil.gradient.compiled_parts import CompiledParts
 from hpcstencil.gradient.recording import recorded
 from hpcstencil.gradient.reverse_sweep import ReverseSweep
 from hpcstencil.gradient.sample_derivatives import SampleDerivatives
@@ -59,7 +60,8 @@ def sweep_of(
     several = composed(adjoint.reversing(topology, at_once)) if together else None
     backward = backward or composed(adjoint.reversing(topology))
     samples, run = samples_of(forward, backward, adjoint, held), steps_of(forward.problem)
-    made = ReverseSweep.of(forward, adjoint, backward, run, data, several, at_once, samples, injected)
+    compiled = CompiledParts(forward, adjoint, backward, several, at_once, injected, run.total)
+    made = ReverseSweep(forward, adjoint, backward, run, data, compiled, several, at_once, samples, injected)
     return stored_by(made, forward.problem.config)
 
 

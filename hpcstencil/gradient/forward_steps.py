@@ -53,10 +53,8 @@ class ForwardSteps:
     spare: SpareArrays
 
     def rooms_for(self, stops: Sequence[int]) -> dict[int, Fields]:
-        """Return memory that nobody needs for the states at the first of the ``stops``, for as many as there is.
-
-        There is none if compiled calls do not store states.
-        """
+        """Return spare memory in which calls can store states: an entry for each of the first ``stops``, until the memory is
+        used up. There are no entries if compiled calls do not store states."""
         rooms = dict[int, Fields]()
         for stop in stops if self.forward.steps.storing is not None else ():
             room = self.spare.taken(self.changing)

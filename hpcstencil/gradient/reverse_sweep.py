@@ -86,28 +86,11 @@ class ReverseSweep:
     run: RunSteps
     data: Fields
     compiled: CompiledParts
-    several: ComposedSimulation | None
-    at_once: int
-    samples: SampleDerivatives | None
-    injected: bool
+    several: ComposedSimulation | None = None
+    at_once: int = 1
+    samples: SampleDerivatives | None = None
+    injected: bool = False
     stored: OnDisk | None = None
-
-    @classmethod
-    def of(
-        cls,
-        forward: ComposedSimulation,
-        adjoint: Adjoint,
-        backward: ComposedSimulation,
-        run: RunSteps,
-        data: Fields,
-        several: ComposedSimulation | None = None,
-        at_once: int = 1,
-        samples: SampleDerivatives | None = None,
-        injected: bool = False,
-    ) -> ReverseSweep:
-        """Return a sweep with compiled parts of its own."""
-        compiled = CompiledParts(forward, adjoint, backward, several, at_once, injected, run.total)
-        return cls(forward, adjoint, backward, run, data, compiled, several, at_once, samples, injected)
 
     @property
     def steps(self) -> int:

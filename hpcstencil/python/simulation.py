@@ -278,19 +278,18 @@ class Simulation:
                 f"run_until: expected a time from {now:g}, that of the simulation, to time.end = {end:g}, but got {time!r}; "
                 "give one between, or make the simulation with a later time.end"
             )
-        THIS_PROCESS.refuse_different_calls("run_until", time)
-        if time <= now + near:
-            return
-        if time >= end - near:
-            self.run()
-            return
-        with self._stepping_on("run_until"):
-            stepping.end_at(float(time))
+        with self._stepping_on("run_until", time):
+            if time <= now + near:
+                return
+            early = time < end - near
+            if early:
+                stepping.end_at(float(time))
             try:
                 while not stepping.finished:
                     self._advance(self._run)
             finally:
-                stepping.end_at(end)
+                if early:
+                    stepping.end_at(end)
 
     def run(
         self, output: str | os.PathLike[str] | None = None, *, overwrite: bool = False, progress: bool = False
@@ -681,13 +680,13 @@ class Simulation:
         """Context manager around taking at most ``limit`` steps, one thread at a time. It compiles them on first use, and
         marks the simulation as busy. ``method`` and ``value`` are those of `ThisProcess.refuse_different_calls`."""
         with PROGRAMS.turn:
-            THIS_PROCESS.refuse_different_calls(method, value)
-            if not self._compiled:
-                compile_steps(self._stepping, limit)
-                self._compiled = True
-            self._busy = True
             self._communicator.watch.outside(False)
             try:
+                THIS_PROCESS.refuse_different_calls(method, value)
+                if not self._compiled:
+                    compile_steps(self._stepping, limit)
+                    self._compiled = True
+                self._busy = True
                 yield
             finally:
                 self._communicator.watch.outside(True)

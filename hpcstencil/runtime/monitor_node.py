@@ -265,7 +265,7 @@ class Node:
         """Print the stack traces of all ranks, because the run takes no steps; end it if it has taken none for too long."""
         waited, (_, last), gone = time.monotonic() - self.progress, self.patience(), self.gone()
         outcome = "the run is ended" if waited > last else f"after {last:.0f} s the run will be ended"
-        why = "" if gone < 0 else f", and the program has ended on rank {gone}, for which the others may wait"
+        why = "" if gone < 0 else f", and the program has ended on rank {gone}; others may be waiting for it"
         print_report(f"hpcstencil: no step for {waited:.0f} s{why}; {outcome}", self.stacks)
         if waited > last:
             self.end_all(LOST)

@@ -22,9 +22,8 @@ def opening(config: Config, source: tuple[float, str] | None = None, unstudied: 
     method = f"order {config.numerics.order} in space, {config.numerics.integrator} in time"
     equation = f"equation     {config.equation.name}, {method}\n"
     if unstudied:
-        return (
-            f"{equation}orders       not measured: they need other grids, and files fit this one: {listing(unstudied)}"
-        )
+        why = f"because they need other grids, and these parameters come from files: {listing(unstudied)}"
+        return f"{equation}orders       not measured, {why}"
     needed = ""
     if source is not None:
         largest, field = source

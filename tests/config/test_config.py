@@ -145,7 +145,7 @@ def test_output_may_not_be_a_file_that_is_read(tmp_path):
     path.write_text(GOOD + '[initial]\nfile = "start.h5"\n')
     (tmp_path / "start.h5").touch()
     for name in ("plate.toml", "start.h5"):
-        with pytest.raises(InputError, match=r"output\.path: expected a file that nothing reads"):
+        with pytest.raises(InputError, match=r"output\.path: expected a file that the run does not read"):
             load(path, [f'output.path="{tmp_path / name}"'])
 
 
@@ -175,7 +175,8 @@ def test_output_may_not_be_a_file_that_is_read_with_the_input(tmp_path):
         path.write_text(text)
         load(path, ["time.dt=0.01"])
         with pytest.raises(
-            InputError, match=rf"output\.path: expected a file that nothing reads, but got .*, the file of {key};"
+            InputError,
+            match=rf"output\.path: expected a file that the run does not read, but got .*, the file of {key};",
         ):
             load(path, ["time.dt=0.01", f'output.path="{tmp_path / name}"'])
 
@@ -186,7 +187,7 @@ def test_another_output_is_no_file_that_is_read(tmp_path):
     (tmp_path / "plate.h5").touch()
     load(path, output=tmp_path / "run.h5")
     with pytest.raises(
-        InputError, match=r"--output: expected a file that nothing reads, .*, the file of initial\.file;"
+        InputError, match=r"--output: expected a file that the run does not read, .*, the file of initial\.file;"
     ):
         load(path, output=tmp_path / "plate.h5")
 

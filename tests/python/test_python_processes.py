@@ -132,7 +132,7 @@ IMPATIENT = """
 
 
 @pytest.mark.parametrize("call, status, words", [
-    ("sys.exit(0)", 4, "the program has ended on rank 1, for which the others may wait"),
+    ("sys.exit(0)", 4, "the program has ended on rank 1; others may be waiting for it"),
     ("sim.step(3)", 2, "expected the same call on all processes"),
     ("sim.run_until(1.5)", 2, "expected the same call on all processes"),
 ])  # fmt: skip

@@ -287,7 +287,7 @@ def test_a_run_without_steps_is_ended_soon_if_a_rank_has_left(within, gone):
     ranks.tell(3, outside=False)
     statuses = [process.wait(30) for rank, process in enumerate(ranks.processes) if rank != gone]
     assert set(statuses) == {4}
-    said = f", and the program has ended on rank {gone}, for which the others may wait; "
+    said = f", and the program has ended on rank {gone}; others may be waiting for it; "
     assert f"{said}after 7 s the run will be ended" in ranks.said() and f"{said}the run is ended" in ranks.said()
 
 

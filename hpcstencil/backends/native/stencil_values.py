@@ -46,8 +46,12 @@ def field_of(number: int) -> str:
     return f"value {number}"
 
 
-def _program(problem: Problem, trees: Sequence[Node]) -> Program:
-    return program(valued(problem, trees), most_at_once=1)  # one, for `StencilRecords`
+def _program(problem: Problem, trees: Sequence[Node]) -> Program | None:
+    """Return the program that computes ``trees``, None if native code cannot."""
+    try:
+        return program(valued(problem, trees), most_at_once=1)  # one, for `StencilRecords`
+    except Unsupported:
+        return None
 
 
 def valued(problem: Problem, trees: Sequence[Node]) -> Problem:
@@ -79,8 +83,8 @@ def valued(problem: Problem, trees: Sequence[Node]) -> Problem:
 def in_one_pass(problem: Problem, trees: Sequence[Node]) -> list[Node]:
     """Return trees with the same values, which native code computes in a single pass if their statements are few.
 
-    Operands of an operator along periodic axes are evaluated in each cell that it reads. Those of others have ghost cells of
-    their own beside the boundaries, so a pass before must compute them.
+    The operand of an operator along periodic axes is evaluated in each cell that the operator reads. Along other axes it has
+    ghost cells beside the boundaries, so it needs a pass of its own.
     """
     periodic, made = problem.config.boundary.periodic, dict[tuple[Node, bool], Node]()
 
@@ -170,13 +174,11 @@ class StencilValues:
         parts = (part for tree in trees for part in walk(tree))
         if not trees or any(isinstance(part, Convolution) and part.stencil.by_fft for part in parts):
             return None
-        try:
-            made = _program(problem, in_one_pass(problem, trees))
-            if made.reads is None:
-                made = _program(problem, trees)
-        except Unsupported:
-            return None
-        return cls(tuple(trees), made, every if problem.has_common_steps else None)
+        passed = in_one_pass(problem, trees)
+        made = _program(problem, passed)
+        if passed != [*trees] and (made is None or made.reads is None):
+            made = _program(problem, trees)
+        return None if made is None else cls(tuple(trees), made, every if problem.has_common_steps else None)
 
     def recorded(self, library: ctypes.CDLL, fields: Sequence[str], ndim: int) -> bool:
         """Return whether steps record the values: the program with these ``fields``, in ``library``.
