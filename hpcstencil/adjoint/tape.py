@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 from hpcstencil.adjoint.names import ADJOINT, GRADIENT
 from hpcstencil.adjoint.problem import Adjoint, Tape, parts_of
 from hpcstencil.adjoint.stages import by_stage, one_by_one
-from hpcstencil.numerics.integrators import Method, Stage
+from hpcstencil.numerics.integrators import Method, Stage, stability_limits
 from hpcstencil.problem.problem import Problem
 from hpcstencil.symbolic.differentiate import PIECEWISE_CONSTANT
 from hpcstencil.symbolic.expressions import OPERATORS, Field, Node, Pointwise, has_own_ghosts, rebuilt
@@ -63,7 +63,7 @@ def recording(adjoint: Adjoint, forward: Problem) -> Problem:
 
 def with_evaluation(method: Method, number: int, group: int) -> Method:
     """The method with one more stage, which evaluates the right-hand sides of a ``group`` at the stage value with this
-    ``number``, after the stage that uses the slopes there."""
+    ``number``, after the stage that uses the slopes there. Its stable step is that of the ``method``."""
     after = number + 1
 
     def moved(stage: Stage) -> Stage:
@@ -72,7 +72,8 @@ def with_evaluation(method: Method, number: int, group: int) -> Method:
 
     stages, nodes = [*map(moved, method.stages)], method.nodes
     stages.insert(after, Stage((), ((number, 1.0),), group, evaluates=True))
-    return replace(method, stages=tuple(stages), times=(*nodes[: after + 1], nodes[after], *nodes[after + 1 :]))
+    times = (*nodes[: after + 1], nodes[after], *nodes[after + 1 :])
+    return replace(method, stages=tuple(stages), times=times, limits=stability_limits(method))
 
 
 def with_tape(adjoint: Adjoint) -> Adjoint | None:

@@ -115,7 +115,7 @@ def _ways(problem: Problem, members: Members, plans: Sequence[SweepPlan], total:
 
     Collective.
     """
-    communicator, devices = members.forward.communicator, members.forward.device_grid.devices.devices
+    communicator, devices, blocks = members.forward.communicator, members.forward.device_grid.devices.devices, _blocks(members)
     if any(plan.states > 1 for plan in plans):
         yield _compared(
             "one stored state", total_of(members, [replace(plan, states=1) for plan in plans]), total, members
@@ -123,13 +123,13 @@ def _ways(problem: Problem, members: Members, plans: Sequence[SweepPlan], total:
     here = partial(_others, problem, members, communicator)
     tried: list[tuple[str, Callable[[], Total]]] = []
     if members.sweeps[0].adjoint.tape is not None:
-        tried.append(("without a tape", partial(here, devices, {}, tape=False)))
+        tried.append(("without a tape", partial(here, devices, blocks, tape=False)))
     if communicator.size * len(devices) > 1:
         one_process = partial(_others, problem, members, OneProcess(), devices[:1], {})
         tried.append(("one process", lambda: _part(from_rank_0(communicator, one_process), members)))
-        tried.append(("an exchange per step", partial(here, devices, {"steps_per_exchange": 1})))
+        tried.append(("an exchange per step", partial(here, devices, {**blocks, "steps_per_exchange": 1})))
     if len(devices) > 1 and communicator.size > 1:
-        tried.append(("one device", partial(here, devices[:1], {})))
+        tried.append(("one device", partial(here, devices[:1], blocks)))
     for name, total_by in tried:
         try:
             yield _compared(name, total_by(), total, members)
@@ -168,6 +168,11 @@ def _others(
     adjoint, back = adjoint_of(first, first.initial), partial(composed, sweep.backward.kernel)
     others = members_of(problem, forward, adjoint, back, {}, members.own, tuple(first.initial), tape)
     return total_of(*others.planned(lambda number: others.sweeps[number].forward.initial_fields()))
+
+
+def _blocks(members: Members) -> dict[str, Any]:
+    """The keys of [decomposition] with which each process has the same block of the grid as in ``members``."""
+    return {"processes": members.forward.device_grid.topology.processes}
 
 
 def _part(whole: Total, members: Members) -> Total:

@@ -118,6 +118,14 @@ PROBLEMS = {
         "numerics": {"integrator": "rk4", "order": 4},
     },
     "stages, time series": {**SERIES, "numerics": {"integrator": "ssprk3", "precision": "float64"}},
+    "steps of a fraction of the stable one": {**WAVE, "time": {"cfl": 0.3, "end": 0.404}},
+    "stages, steps of a fraction of the stable one": {
+        **WAVE,
+        "equation": {"name": "heat", "D": 0.2},
+        "numerics": {"integrator": "rk4"},
+        "time": {"cfl": 0.3, "end": 0.1},
+        "gradient": {"of": ["equation.D"]},
+    },
     "stages, values in operands": {
         **WAVE,
         "equation": {"name": "custom", "a": 0.3, "rhs": {"u": "laplacian(u + a*u**2)"}},

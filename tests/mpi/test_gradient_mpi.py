@@ -273,6 +273,7 @@ def test_steps_that_are_reversed_together_give_the_same_gradient(communicator, r
 def test_verification_compares_decompositions(communicator, devices, monkeypatch):
     given = tables("transfer", "float64", "euler") | {"gradient": {"of": ["initial.u", "equation.D"]}}
     given = given | {"equation": {**given["equation"], "h": 0.7}, "boundary": {"x": {"dirichlet": "h*y"}}}
+    given = given | {"decomposition": {"processes": [1, communicator.size]}}  # not the default
     members = members_from(given, communicator, devices, "native", verified=True)
     members, plans = members.planned(lambda number: members.sweeps[number].forward.initial_fields())
     stored = ["one stored state"] if any(plan.states > 1 for plan in plans) else []
