@@ -304,6 +304,7 @@ INPUTS = [
     ("fit.tolerance=0", "fit.tolerance: expected a positive", "got 0"),
     ('fit={method="newton"}', 'fit.method: expected "lbfgs"', "newton"),
     ("fit.lower=5", "fit.lower: expected a table", "got 5"),
+    ("gradient.tape_precision=quarter", 'gradient.tape_precision: expected "full" or "half"', "quarter"),
     ("gradient.storage=tape", 'gradient.storage: expected "memory" or "disk"', "tape"),
     # [verify]
     ("verify=1", "verify: expected a table", "got 1"),

@@ -15,7 +15,8 @@ sides.
 All programs run in turn on all cores, ROUNDS (5) times, after `WARM` rounds that do not count: programs compile, and ours
 searches for its fastest blocking, as it does in the first iterations of an inversion. Devito has a row with its default
 settings and one with those that its autotuner chooses. Forward runs begin again in the same process, record the receivers, and
-store neither states nor files. The last table has relative 2-norms of differences.
+store neither states nor files. "Half" is our gradient with a tape in half precision (`gradient.tape_precision`). The last table
+has relative 2-norms of differences, from the peer's results and of our gradient with such a tape from that without.
 
 deepwave needs PyTorch, which comes with the libraries of GPUs unless pip's settings (PIP_EXTRA_INDEX_URL) name an index with
 packages for CPUs.
@@ -93,9 +94,11 @@ class Case:
         guess = np.full(distance.shape, SLOW, np.float32)
         return np.where(distance < self.cells / 25, np.float32(FAST), guess), guess
 
-    def tables(self, speeds: np.ndarray | str | float, observed: np.ndarray | None = None) -> dict[str, Any]:
-        """The input of hpcstencil for these speeds (an array with layers, its file, or a number), and for data of shape
-        (samples, receivers)."""
+    def tables(
+        self, speeds: np.ndarray | str | float, observed: np.ndarray | None = None, precision: str = "full"
+    ) -> dict[str, Any]:
+        """The input of hpcstencil for these speeds (an array with layers, its file, or a number), for data of shape (samples,
+        receivers), and for the ``precision`` of the tape."""
         (source,), receivers = self.places()
         axes, below = "xyz"[: self.ndim], -(self.layer + 0.5) * SPACING
         width = self.layer * SPACING
@@ -125,7 +128,7 @@ class Case:
         }
         if observed is not None:
             tables["objective"] = {"misfit": "0.5*sum((receivers - observed)**2)", "data": {"observed": observed}}
-            tables["gradient"] = {"of": ["equation.c"]}
+            tables["gradient"] = {"of": ["equation.c"], "tape_precision": precision}
         return tables
 
 
@@ -152,19 +155,22 @@ class Ours:
             sim.run(output=folder / "guess.h5")
         self.gather = np.array(hs.probes(folder / "guess.h5", "receivers")["values"])[1:]
         self.inner = (slice(case.layer, case.layer + case.cells),) * case.ndim
-        self.sim = hs.Simulation(case.tables(guess, observed))
+        self.sim, self.half = (hs.Simulation(case.tables(guess, observed, each)) for each in ("full", "half"))
         self.sim.value_and_gradient()
         self.times()
 
     def times(self) -> list[float]:
-        """Seconds of a forward run, with the objective, and of a gradient."""
+        """Seconds of a forward run, with the objective, of a gradient, and of one with a tape in half precision."""
         (sweep,), fields = self.sim._gradient[1].members.sweeps, self.sim._stepping.state.fields
-        began = time.perf_counter()
+        times = [time.perf_counter()]
         sweep.value(fields)
-        middle = time.perf_counter()
+        times.append(time.perf_counter())
         self.objective, gradient = self.sim.value_and_gradient()
-        spent, self.gradient = time.perf_counter() - middle, gradient["equation.c"]
-        return [middle - began, spent]
+        times.append(time.perf_counter())
+        _, in_half = self.half.value_and_gradient()
+        times.append(time.perf_counter())
+        self.gradient, self.gradient_in_half = gradient["equation.c"], in_half["equation.c"]
+        return [*np.diff(times)]
 
     def results(self) -> dict[str, Any]:
         """The gather (samples, receivers) without the initial state, the objective, and its gradient without layers."""
@@ -232,24 +238,26 @@ def measure(name: str, rounds: int, folder: Path) -> list[tuple[str, str]]:
     peers = {peer: Theirs(case, folder, peer) for peer in case.peers}
     ours = Ours(case, folder)
     sides: dict[str, Ours | Theirs] = {"": ours, **peers}
-    found = {side: np.array([]).reshape(0, 2) for side in sides}
+    found: dict[str, list[list[float]]] = {side: [] for side in sides}
     for n in range(WARM + rounds):
         for side, each in sides.items():
             times = each.times()
             if n >= WARM:
-                found[side] = np.vstack([found[side], times])
+                found[side].append(times)
     size = f"{' x '.join(map(str, case.shape))} cells, {case.steps} steps, {len(case.places()[1])} receivers"
     mine, rows = ours.results(), []
+    half = difference(ours.gradient_in_half, ours.gradient)
     for peer, each in peers.items():
         theirs = each.results()
-        times = [f"{statistics.median(found[side][:, n]):.2f}" for n in (0, 1) for side in ("", peer)]
-        ratio = statistics.median(found[peer][:, 1] / found[""][:, 1])
-        differences = [difference(mine[key], theirs[key]) for key in ("gather", "objective", "gradient")]
+        (forward, gradient, in_half), (their_forward, their_gradient) = (np.array(found[side]).T for side in ("", peer))
+        times = [forward, their_forward, gradient, in_half, their_gradient]
+        ratios = [their_gradient / gradient, their_gradient / in_half]
+        differences = [difference(mine[key], theirs[key]) for key in ("gather", "objective", "gradient")] + [half]
         alike = correlation(mine["gradient"], theirs["gradient"])
-        told = f"{peer} {each.version}"
+        program = f"{peer} {each.version}"
         rows.append((
-            _line([name, size, told, *times, f"{ratio:.2f}"]),
-            _line([name, told, *(f"{value:.1e}" for value in differences), f"{alike:.6f}"]),
+            _line([name, size, program, *(f"{statistics.median(each):.2f}" for each in [*times, *ratios])]),
+            _line([name, program, *(f"{value:.1e}" for value in differences), f"{alike:.6f}"]),
         ))  # fmt: skip
     return rows
 
@@ -258,8 +266,10 @@ def _line(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-TIMES = ["case", "size", "peer", "forward, s", "peer", "gradient, s", "peer", "peer / ours"]
-RESULTS = ["case", "peer", "gathers", "objectives", "gradients", "correlation of the gradients"]
+TIMES = [
+    "case", "size", "peer", "forward, s", "peer", "gradient, s", "half", "peer", "peer / ours", "peer / half"
+]  # fmt: skip
+RESULTS = ["case", "peer", "gathers", "objectives", "gradients", "gradient, half", "correlation of the gradients"]
 
 
 def main(rounds: int, names: Sequence[str]) -> None:

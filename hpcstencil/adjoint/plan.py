@@ -17,6 +17,7 @@ from hpcstencil.adjoint.tape import recording, with_tape
 from hpcstencil.numerics.schedule import StepRange
 from hpcstencil.numerics.topology import Topology
 from hpcstencil.problem.decomposition import most_steps
+from hpcstencil.problem.problem import Problem
 from hpcstencil.symbolic.differentiate import ZERO
 from hpcstencil.validation.errors import InputError
 from hpcstencil.validation.messages import shown
@@ -85,22 +86,56 @@ def taped(adjoint: Adjoint, topology: Topology, kernel: str) -> Adjoint:
     """The adjoint with a tape if it has one, the ``kernel`` can record it, and that makes the sweep faster; else as it is.
 
     A tape saves about two forward steps per step of the run. But it leaves less memory for states, so more steps may be taken
-    again. It is used if these are at most one per step of the run. It is not used with several devices per process, with states
-    on disk, or if the steps follow the solution.
+    again. It is used if these are at most one per step of the run, or if the input asks for one in half precision. It is not
+    used with several devices per process, with states on disk, or if the steps follow the solution.
+
+    Raises InputError if the input asks for a tape in half precision and there is none.
     """
-    problem, on_disk = adjoint.forward, adjoint.forward.config.gradient.storage == "disk"
-    if kernel != "native" or on_disk or topology.device_count > 1 or problem.step_follows_solution:
+    problem = adjoint.forward
+    asked = problem.config.gradient.tape_precision == "half"
+    found, why = None, _forbids_tape(problem, topology, kernel)
+    if not why:
+        found = with_tape(adjoint)
+        why = _without_tape(found, topology)
+    if found is None or why:
+        if asked:
+            raise InputError(
+                f'gradient.tape_precision: expected "full", because this gradient has no tape: {why}; change that, or remove '
+                "the key"
+            )
         return adjoint
-    found = with_tape(adjoint)
-    if found is None:
-        return adjoint
+    if asked:
+        return found
     run, injected = steps_of(problem), injects(adjoint, topology, kernel)
-    possible = all(most_steps(each, topology) for each in (recording(found, problem), found.reversing(topology)))
-    if not possible or not (on_tape := steps_on_tape(found, topology)):
-        return adjoint
-    with_tape_taken = plan_of(found, topology, on_tape, injected, run).taken
+    with_tape_taken = plan_of(found, topology, steps_on_tape(found, topology), injected, run).taken
     at_once = steps_at_once(adjoint, topology, kernel, injected)
     return found if with_tape_taken <= plan_of(adjoint, topology, at_once, injected, run).taken + run.total else adjoint
+
+
+def _forbids_tape(problem: Problem, topology: Topology, kernel: str) -> str:
+    """Why a problem has no tape by this ``kernel`` on these blocks, whatever its adjoint; empty if nothing forbids it."""
+    if kernel != "native":
+        return f"its kernel is {kernel}, and only the native kernel records one"
+    if problem.config.gradient.storage == "disk":
+        return 'its states are on disk (gradient.storage = "disk")'
+    if topology.device_count > 1:
+        return "its processes have several devices each (decomposition.devices)"
+    if problem.step_follows_solution:
+        return "its time steps follow the solution (time.cfl or time.tolerance)"
+    return ""
+
+
+def _without_tape(adjoint: Adjoint | None, topology: Topology) -> str:
+    """Why there is no tape on these blocks for this adjoint, None if it has none; empty if there is one."""
+    if adjoint is None:
+        return "its reverse steps read nothing of the run, or more than it is worth to store"
+    if not all(
+        most_steps(each, topology) for each in (recording(adjoint, adjoint.forward), adjoint.reversing(topology))
+    ):
+        return "the blocks of its processes are too small"
+    if not steps_on_tape(adjoint, topology):
+        return "there is too little memory for one (gradient.memory, gradient.checkpoints)"
+    return ""
 
 
 def steps_on_tape(adjoint: Adjoint, topology: Topology) -> int:
@@ -151,7 +186,8 @@ def state_bytes(adjoint: Adjoint, topology: Topology) -> int:
 
 def tape_bytes(adjoint: Adjoint, topology: Topology, steps: int) -> int:
     """The memory of each process for the tape of some ``steps`` on these blocks; 0 without one."""
-    return steps * len(adjoint.problem.replayed) * array_bytes(adjoint, topology)
+    problem = adjoint.problem
+    return steps * len(problem.replayed) * array_bytes(adjoint, topology) // (1 + problem.replayed_in_half)
 
 
 def injects(adjoint: Adjoint, topology: Topology, kernel: str) -> bool:

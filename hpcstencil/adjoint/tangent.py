@@ -108,7 +108,7 @@ def tangent_of(problem: Problem, expressed: Iterable[str], keys: Sequence[str]) 
     probed = {receivers[table].field: tree for table, tree in expressions.items()}
     added = (*slopes, *memory_of(problem.method, tuple(slopes)), *derivatives.constant)
     apart = derivatives.of_rates(OF_APART, problem.multistep_damping)
-    wanted = replace(problem.config.gradient, of=tuple(keys))
+    wanted = replace(problem.config.gradient, of=tuple(keys), tape_precision="full")
     extended = replace(
         problem,
         config=replace(problem.config, diagnostics=DiagnosticsConfig(), gradient=wanted),

@@ -12,7 +12,8 @@ a field too, which a stage evaluates just before. Then a reverse step stores not
 them in place. If there are more operands than `MOST_OPERANDS`, as with a CPML, or one has no boundary condition of its own, as
 beside solid cells, they all stay expressions, and native code reverses steps in tiles, as it does with several stages.
 
-`with_tape` says which problems have a tape. All values are the same, to the last bit, as those of `Adjoint.reversing`.
+`with_tape` says which problems have a tape. All values are the same, to the last bit, as those of `Adjoint.reversing`, unless
+the tape is in half precision (`gradient.tape_precision`), which rounds them. Gradients then have a tape on all decompositions.
 """
 
 from __future__ import annotations
@@ -140,7 +141,8 @@ def _made(
     values = {j: {name: tree for tree, name in stage.values.items()} for j, stage in stages.items()}
     operands = {name: tree for tree, name in first.operands.items()}
     names = tuple(name for found in values.values() for name in found)
-    problem = replace(adjoint.problem, trees=trees[evaluated[0]], faces=faces, replayed=names)
+    in_half = adjoint.forward.config.gradient.tape_precision == "half"
+    problem = replace(adjoint.problem, trees=trees[evaluated[0]], faces=faces, replayed=names, replayed_in_half=in_half)
     tape = Tape(values, trees, operands, ())
     taped = replace(adjoint, problem=problem, group_parts=parts, tape=tape)
     read = {*taped.read, *(part for tree in operands.values() for part in parts_of(tree, faces))}

@@ -52,15 +52,16 @@ def gradient(
     from hpcstencil.adjoint.derivation import adjoint_of
     from hpcstencil.adjoint.members import single_runs
     from hpcstencil.cli.prepare import problem_of, processes
-    from hpcstencil.cli.prepare_gradient import blocks_of_member, composed_members
+    from hpcstencil.cli.prepare_gradient import blocks_of_member, composed_members, for_tests
     from hpcstencil.runtime.communicator import agree, from_rank_0
     from hpcstencil.runtime.progress import say
 
     path = (output or Path(f"{input_file.stem}.gradient.h5")).absolute()
     with nullcontext(signals.Request()) if verify else signals.watched() as request, processes() as communicator:
-        if verify:
-            overrides = (*overrides, 'numerics.precision="float64"')
         config, problem = problem_of(input_file, overrides, communicator, path)
+        given = problem
+        if verify:
+            problem = agree(communicator, lambda: for_tests(given))
         first = single_runs(problem)[0]
         expressed = tuple(first.initial)
         adjoint = agree(communicator, lambda: adjoint_of(first, expressed, verified=verify))
@@ -68,7 +69,7 @@ def gradient(
 
         from hpcstencil.gradient.members import in_words
         from hpcstencil.gradient.resumable import newest_of, refuse_existing
-        from hpcstencil.gradient.verify import failures, measured, report
+        from hpcstencil.gradient.verify import failures, measured, report, rounding
         from hpcstencil.io.output_lock import claimed
 
         with claimed([path], communicator) as claims:
@@ -82,8 +83,11 @@ def gradient(
             members, plans = members.planned(lambda number: members.sweeps[number].forward.initial_fields())
             say(in_words(plans))
             found = measured(members, plans, problem)
+            lines = [report(found)]
+            if given.config.gradient.tape_precision == "half":
+                lines.append(rounding(given, members))
         if environment_rank() == 0:
-            echo(report(found))
+            echo("\n".join(lines))
         failures(input_file, found)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from hpcstencil.adjoint.members import differing, single_runs
 from hpcstencil.adjoint.problem import Adjoint
 from hpcstencil.cli.prepare import decomposed_of, devices_of
+from hpcstencil.problem.build import build
 from hpcstencil.problem.problem import Problem
 from hpcstencil.runtime.communicator import Communicator, agree, from_rank_0
 from hpcstencil.runtime.devices import start_jax
@@ -18,6 +20,13 @@ from hpcstencil.simulation.prepared import Decomposed
 
 if TYPE_CHECKING:
     from hpcstencil.gradient.members import Members
+
+
+def for_tests(problem: Problem) -> Problem:
+    """The problem in which tests of a gradient are taken: in float64, with a tape of full precision."""
+    config = problem.config
+    numerics, gradient = replace(config.numerics, precision="float64"), replace(config.gradient, tape_precision="full")
+    return build(replace(config, numerics=numerics, gradient=gradient), problem.contents)
 
 
 def blocks_of_member(

@@ -370,6 +370,9 @@ class GradientConfig:
         "instead of `checkpoints`: room for stored states and a tape, per process",
     )
     storage: str = key(choice("memory", "disk"), "memory", 'storage = "memory"', "where states are stored")
+    tape_precision: str = key(
+        choice("full", "half"), "full", 'tape_precision = "half"', "the precision of the values on a tape"
+    )
 
     @property
     def bytes(self) -> int | None:

@@ -38,9 +38,9 @@ def sweep_of(
     """Compose the reverse sweep of a simulation. Collective.
 
     ``compose`` composes the adjoint problem on the blocks of the simulation. ``held`` are data of the objective from Python,
-    by dotted key. With ``tape``, the sweep has a tape if that makes it faster. If the steps follow the solution, the sweep has
-    none before `planned`. Raises InputError, on all processes, if the blocks are too small for the adjoint, or if the data do
-    not fit.
+    by dotted key. With ``tape``, the sweep has a tape if `plan.taped` says so. If the steps follow the solution, the sweep has
+    none before `planned`. Raises InputError, on all processes, if the blocks are too small for the adjoint, if the data do not
+    fit, or as `plan.taped`.
     """
     communicator, topology = forward.communicator, forward.plan.topology
     devices = len(forward.device_grid.devices.devices)
@@ -48,11 +48,18 @@ def sweep_of(
     def composed(problem: Problem) -> ComposedSimulation:
         return compose(agree(communicator, lambda: Decomposed.of(problem, communicator.size, devices)))
 
-    backward, with_tape = None, taped(adjoint, topology, forward.kernel) if tape else adjoint
+    backward, with_tape = (
+        None,
+        agree(communicator, lambda: taped(adjoint, topology, forward.kernel)) if tape else adjoint,
+    )
     if with_tape.tape is not None:
         recorder, reader = composed(recording(with_tape, forward.problem)), composed(with_tape.reversing(topology))
         if recorder.steps.storing is not None and reader.plan.steps_per_exchange:
             adjoint, forward, backward = with_tape, recorder, reader
+        elif with_tape.problem.replayed_in_half:
+            raise InputError(
+                'gradient.tape_precision: expected "full", because steps of this size cannot store a tape; remove the key'
+            )
     injected = injects(adjoint, topology, forward.kernel)
     at_once = steps_at_once(adjoint, topology, forward.kernel, injected)
     data = forward.put(agree(communicator, lambda: data_of(forward, held)))

@@ -34,6 +34,7 @@ from hpcstencil.gradient.sample_derivatives import SampleDerivatives
 from hpcstencil.gradient.samples import Samples
 from hpcstencil.gradient.stored_states import InMemory, OnDisk, States
 from hpcstencil.gradient.sweep_hooks import NO_HOOKS, UNLIMITED, SweepHooks, SweepPosition
+from hpcstencil.gradient.tape_memory import half_of
 from hpcstencil.numerics.schedule import StepRange
 from hpcstencil.problem.parameter_files import Blocks
 from hpcstencil.simulation.simulation import ComposedSimulation
@@ -247,7 +248,9 @@ class ReverseSweep:
     def begin_tape(self, steps: range, fields: Fields) -> None:
         """Record the tape when these ``steps`` are taken. ``fields`` have its layout."""
         like = fields[self.changing[0]]
-        self.compiled.tape.begin(steps, self.taped, like.shape, np.dtype(like.dtype), self.backward.plan.halo)
+        dtype = np.dtype(like.dtype)
+        dtype = half_of(dtype) if self.adjoint.problem.replayed_in_half else dtype
+        self.compiled.tape.begin(steps, self.taped, like.shape, dtype, self.backward.plan.halo)
 
     def record_tape(self, variables: SweepVariables, state: Fields, steps: range, hooks: SweepHooks) -> None:
         """Record the tape of ``steps``, from the ``state`` before them, unless this has been done. The state is overwritten."""

@@ -15,6 +15,14 @@ ALIGNED = 64  # bytes
 MESSAGE = 2**19  # bytes of a message, about; longer ones would leave the caches between two copies
 
 
+def half_of(dtype: np.dtype) -> np.dtype:
+    """The dtype of a tape in half precision for a run with this ``dtype``; half.hpp is the C++ side.
+
+    For float64 it is float32. For float32 it is that of the first 16 bits (bfloat16), as unsigned integers, which MPI can send.
+    """
+    return np.dtype({"float32": np.uint16, "float64": np.float32}[dtype.name])
+
+
 class TapeMemory:
     """The values of some successive ``steps`` of a run on this process. ``recorded`` says how many of them have been recorded.
 

@@ -3,6 +3,9 @@
 Taylor     |J(x + h d) - J(x) - h J'd| falls with h², for a random direction d of all unknowns
 products   Σ λ (∂f/∂u v) = Σ ((∂f/∂u)ᵀ λ) v for random λ and v, at the initial state
 bits       the gradient is the same, bit for bit, by other decompositions, with one stored state, and without a tape
+
+They are taken in float64, with a tape of full precision. If the input asks for one in half precision, one more line says by how
+much that changes the gradient in the precision of the input.
 """
 
 from __future__ import annotations
@@ -39,6 +42,7 @@ from hpcstencil.symbolic import numpy_evaluate
 from hpcstencil.symbolic.expressions import Field, Node, Noise, Pointwise
 from hpcstencil.validation.errors import InputError, NumericsError
 from hpcstencil.validation.findings import Finding, verdict
+from hpcstencil.validation.messages import listing
 
 LARGEST = 1e-3  # the first h, of directions as large as the unknowns
 HALVINGS = 5
@@ -101,6 +105,30 @@ def report(found: Tested) -> str:
     )
 
 
+def rounding(problem: Problem, members: Members) -> str:
+    """By how much a tape in half precision changes the gradient of a ``problem``, as a line for the user on rank 0. Collective.
+
+    ``members`` are those of the tests. Raises InputError if there is no tape.
+    """
+    communicator = members.forward.communicator
+
+    def total(precision: str) -> Total:
+        of_problem = _with(problem, gradient=replace(problem.config.gradient, tape_precision=precision))
+        return _others(of_problem, members, communicator, _devices(members), _blocks(members))
+
+    full, half = total("full"), total("half")
+    squares = []  # of the derivatives with respect to each unknown, and of their changes
+    for one in members.unknowns:
+        array, share = np.asarray(full.of(one), float), 1.0 if isinstance(one, CellValues) else 1.0 / communicator.size
+        squares.append([share * np.sum(part**2) for part in (array, half.of(one) - array)])
+    sums = np.sum(communicator.gather(squares) or [squares], axis=0)
+    changes = [
+        f"{one.key} by {math.sqrt(change / (size or 1.0)):.1e}"
+        for one, (size, change) in zip(members.unknowns, sums, strict=True)
+    ]
+    return f"half precision        of the tape changes {listing(changes)} (relative 2-norm)"
+
+
 def failures(path: Path, found: Tested) -> None:
     """Raise NumericsError, on all processes, if a test failed. ``path`` is the input."""
     failed = [] if found.second_order else ["the Taylor slopes"]
@@ -115,7 +143,7 @@ def _ways(problem: Problem, members: Members, plans: Sequence[SweepPlan], total:
 
     Collective.
     """
-    communicator, devices, blocks = members.forward.communicator, members.forward.device_grid.devices.devices, _blocks(members)
+    communicator, devices, blocks = members.forward.communicator, _devices(members), _blocks(members)
     if any(plan.states > 1 for plan in plans):
         yield _compared(
             "one stored state", total_of(members, [replace(plan, states=1) for plan in plans]), total, members
@@ -146,15 +174,10 @@ def _others(
     tape: bool = True,
 ) -> Total:
     """The gradient on these processes and ``devices``, by the kernels of ``members``, with these keys of [decomposition], and
-    with a ``tape`` where one makes it faster.
+    with a ``tape`` if `plan.taped` says so.
 
     Collective. Raises InputError if the blocks do not fit.
     """
-
-    def wished(problem: Problem) -> Problem:
-        gradient, decomposition = replace(problem.config.gradient, storage="memory"), Decomposition(**wishes)
-        config = replace(problem.config, decomposition=decomposition, gradient=gradient)
-        return replace(problem, config=config, members=tuple(map(wished, problem.members)))
 
     def composed(kernel: str, blocks: Decomposed) -> ComposedSimulation:
         try:
@@ -162,12 +185,24 @@ def _others(
         except Unsupported as refusal:
             raise InputError(str(refusal)) from None
 
-    problem, sweep = wished(problem), members.sweeps[0]
+    gradient, sweep = replace(problem.config.gradient, storage="memory"), members.sweeps[0]
+    problem = _with(problem, gradient=gradient, decomposition=Decomposition(**wishes))
     first = single_runs(problem)[0]
     forward = composed(sweep.forward.kernel, Decomposed.of(first, communicator.size, len(devices)))
     adjoint, back = adjoint_of(first, first.initial), partial(composed, sweep.backward.kernel)
     others = members_of(problem, forward, adjoint, back, {}, members.own, tuple(first.initial), tape)
     return total_of(*others.planned(lambda number: others.sweeps[number].forward.initial_fields()))
+
+
+def _with(problem: Problem, **tables: Any) -> Problem:
+    """The problem, and those of its members, with these tables of the input."""
+    members = tuple(_with(member, **tables) for member in problem.members)
+    return replace(problem, config=replace(problem.config, **tables), members=members)
+
+
+def _devices(members: Members) -> Sequence[jax.Device]:
+    """The devices of this process."""
+    return members.forward.device_grid.devices.devices
 
 
 def _blocks(members: Members) -> dict[str, Any]:

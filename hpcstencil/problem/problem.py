@@ -73,6 +73,7 @@ class Problem:
     ``misfit``          the sums over receivers in the objective, or None
     ``injected``        the fields to single cells of which native code can add values while it steps
     ``replayed``        further fields that trees read in their own cell; native code is given arrays of them for each step
+    ``replayed_in_half``  whether the numbers of these arrays have half the bits of the run's (`tape_memory.half_of`)
     ``source``          text of the Python file of the equation, "" if it has none
     """
 
@@ -109,6 +110,7 @@ class Problem:
     misfit: Misfit | None = None
     injected: tuple[str, ...] = ()
     replayed: tuple[str, ...] = ()
+    replayed_in_half: bool = False
 
     @property
     def summed_receivers(self) -> dict[str, Receivers]:

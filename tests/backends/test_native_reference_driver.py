@@ -11,7 +11,7 @@ from hpcstencil.adjoint.derivation import adjoint_of
 from hpcstencil.adjoint.tape import with_tape
 from hpcstencil.backends.native.compiler import begun
 from hpcstencil.backends.native.program import program, with_driver
-from hpcstencil.gradient.tape_memory import TapeMemory
+from hpcstencil.gradient.tape_memory import TapeMemory, half_of
 
 WALLS = {"x": {"dirichlet": "0.1*t"}, "y": "periodic", "z": {"neumann": 0.2}}
 LEAPFROG = {"integrator": "leapfrog"}
@@ -162,6 +162,20 @@ TAPED = {
         "numerics": {"integrator": "euler"},
         "gradient": {"of": ["initial.u", "equation.F"]},
     },
+    "3-D in place, with a tape in half precision": {
+        "grid": {"shape": [61, 37, 40]},
+        "equation": SELF_FOCUSING,
+        "boundary": {"x": "periodic", "y": "periodic", "z": {"dirichlet": 0.0}},
+        "numerics": LEAPFROG,
+        "gradient": {"of": ["initial.u"], "tape_precision": "half"},
+    },
+    "2-D in place, with a tape in half precision": {
+        "grid": {"shape": [151, 130]},
+        "equation": {"name": "gray_scott"},
+        "boundary": {"x": "periodic"},
+        "numerics": {"integrator": "euler", "precision": "float64"},
+        "gradient": {"of": ["initial.u", "equation.F"], "tape_precision": "half"},
+    },
     "3-D in tiles, with a tape": {
         "grid": {"shape": [5, 60, 61]},
         "equation": {"name": "gray_scott"},
@@ -187,8 +201,10 @@ def with_values(simulation, steps):
         return nullcontext()
     tape = TapeMemory()
     shape = simulation.problem.config.grid.shape
-    tape.begin(range(steps), simulation.problem.replayed, shape, simulation.dtype, (0,) * len(shape))
-    tape.arrays[...] = np.random.default_rng(2).random(tape.arrays.shape)
+    dtype = half_of(simulation.dtype) if simulation.problem.replayed_in_half else simulation.dtype
+    tape.begin(range(steps), simulation.problem.replayed, shape, dtype, (0,) * len(shape))
+    values = np.random.default_rng(2).random(tape.arrays.shape)
+    tape.arrays[...] = values.astype(np.float32).view(np.uint32) >> 16 if dtype == np.uint16 else values
     return simulation.steps.replaying({n: tape.at(n) for n in range(steps)})
 
 

@@ -121,9 +121,11 @@ int main() {
     const int64_t stored[] = {2, 7, 11};
     void* places[3 * GIVEN];
     for (int n = 0; n < 3 * GIVEN; n++) places[n] = malloc(cells * sizeof(real));
-    int64_t planes[GIVEN + REPLAYED], pitches[GIVEN + REPLAYED];
+    int64_t planes[GIVEN + REPLAYED], pitches[GIVEN + REPLAYED], bytes[GIVEN], of_tape[REPLAYED + 1];
     for (int n = 0; n < GIVEN + REPLAYED; n++) planes[n] = count[1] * count[2], pitches[n] = count[2];
-    StepArrays states = {3, stored, places, planes, pitches};
+    for (int n = 0; n < GIVEN; n++) bytes[n] = n % 2 ? sizeof(half) : sizeof(real);
+    for (int n = 0; n < REPLAYED; n++) of_tape[n] = sizeof(TAPED);
+    StepArrays states = {3, stored, places, planes, pitches, bytes};
     int64_t beyond[AXES], lines[2] = {0, 0};
     reach_of_steps(MAX_STEPS, beyond);
     for (int a = 0; a < 2; a++) lines[a] = count[a] + 2 * beyond[a];
@@ -143,7 +145,7 @@ int main() {
     void* values_of[18 * REPLAYED + 1];
     for (int n = 0; n < 18; n++) taped[n] = n;
     for (int n = 0; n < 18 * REPLAYED; n++) values_of[n] = tape + beside;
-    StepArrays of_steps = {18, taped, values_of, planes, pitches};
+    StepArrays of_steps = {18, taped, values_of, planes, pitches, of_tape};
     set_replayed(&of_steps);
     const long steps[] = {0, 1, 5, 18, 18, 18, 18, 18, 18, 1};  // enough calls of 18 steps to measure several blockings
     double clock[] = {0, 0, 1e-3, 0};
@@ -248,6 +250,14 @@ CASES = {
         "objective": {"J": "integral(u**2)"},
         "gradient": {"of": ["initial.u"]},
     },
+    "3-D in place, with a tape in half precision": {
+        "grid": {"shape": [47, 41, 61]},
+        "equation": {"name": "custom", "a": 0.3, "rhs": {"u": "v", "v": "(1 + a*u)*laplacian(u)"}},
+        "boundary": {"x": "periodic", "y": "periodic", "z": {"dirichlet": 0.0}},
+        "numerics": {"integrator": "leapfrog"},
+        "objective": {"J": "integral(u**2)"},
+        "gradient": {"of": ["initial.u"], "tape_precision": "half"},
+    },
     "2-D in place, with a tape": {
         "grid": {"shape": [210, 131]},
         "equation": {"name": "gray_scott"},
@@ -270,7 +280,7 @@ QUICK = (
     ("2-D in tiles, with errors", "address,undefined"),
     ("2-D in tiles, in reverse", "address,undefined"),
     ("3-D in place, a time series in reverse", "address,undefined"),
-    ("3-D in place, with a tape", "address,undefined"),
+    ("3-D in place, with a tape in half precision", "address,undefined"),
 )
 
 
@@ -317,6 +327,7 @@ def test_a_program_is_sound_under_sanitizers(name, sanitizer, tmp_path, monkeypa
         "SHAPE": f"{{{shape[0]}, {shape[1]}, {shape[2]}}}",
         "WRAPS": f"{{{wraps[0]}, {wraps[1]}, {wraps[2]}}}",
         "THREADS": "3",
+        "TAPED": "half" if problem.replayed_in_half else "real",
     }
     main = MAIN
     for word, value in values.items():

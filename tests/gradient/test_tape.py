@@ -4,6 +4,7 @@ import re
 from contextlib import nullcontext
 from dataclasses import replace
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from gradients import attempt, bytes_of, in_memory, members_from, without_tapes
@@ -16,6 +17,7 @@ from hpcstencil.adjoint.tape import with_tape
 from hpcstencil.config.provenance import to_toml
 from hpcstencil.config.reader import from_mapping
 from hpcstencil.gradient.forward_steps import ForwardSteps
+from hpcstencil.validation.errors import InputError
 
 WAVE = {
     "grid": {"shape": [41, 30], "upper": [4.1, 3.0]},
@@ -191,6 +193,61 @@ def test_a_sweep_with_a_tape_has_the_bits_of_one_with_states(name):
         assert bytes_of(in_memory(members)) == expected
 
 
+def in_half(tables):
+    """The input with a tape in half precision."""
+    return {**tables, "gradient": {**tables["gradient"], "tape_precision": "half"}}
+
+
+HALF = ("waves", "receivers in a CPML", "stages, time series", "Gray-Scott, 3-D", "members")
+
+
+@pytest.mark.parametrize("name", HALF)
+def test_a_tape_in_half_precision_holds_the_rounded_values(name):
+    full, half = swept(PROBLEMS[name]), swept(in_half(PROBLEMS[name]))
+    exact, found = in_memory(full), in_memory(half)
+    kept, rounded = (members.sweeps[0].compiled.tape.arrays for members in (full, half))
+    assert kept.any() and 2 * rounded.nbytes == kept.nbytes
+    narrow = jnp.bfloat16 if kept.dtype == np.float32 else np.float32
+    assert np.array_equal(kept.astype(narrow), rounded.view(narrow))
+    assert found.value == exact.value
+    for key, array in {**exact.blocks, **exact.series, **exact.numbers}.items():
+        change = np.subtract({**found.blocks, **found.series, **found.numbers}[key], array)
+        assert np.linalg.norm(change) <= jnp.finfo(narrow).eps * np.linalg.norm(array), key
+    assert bytes_of(found) != bytes_of(exact)
+
+
+@pytest.mark.parametrize("name", HALF)
+def test_groups_of_a_tape_in_half_precision_give_the_same_bits(name):
+    members = swept(in_half(PROBLEMS[name]))
+    expected = bytes_of(in_memory(members))
+    for size in (7, 1):
+        assert bytes_of(in_memory(in_groups(members, size))) == expected
+
+
+@pytest.mark.parametrize("changed, why", [
+    ({"gradient": {"of": ["initial.u"]}}, "its reverse steps read nothing of the run"),
+    ({"gradient": {"of": ["equation.c"], "storage": "disk"}}, "its states are on disk"),
+    ({"gradient": {"of": ["equation.c"], "checkpoints": 3}}, "there is too little memory for one"),
+    ({"equation": {"name": "burgers"}, "time": {"cfl": 0.3, "end": 0.4}, "numerics": {}, "gradient": {"of": ["initial.u"]}},
+     "its time steps follow the solution"),
+])  # fmt: skip
+def test_half_precision_without_a_tape_is_refused(changed, why):
+    with pytest.raises(InputError, match='gradient.tape_precision: expected "full".*' + why):
+        members_from(in_half({**WAVE, **changed}), kernel="native")
+
+
+def test_half_precision_without_native_code_is_refused():
+    with pytest.raises(InputError, match="gradient.tape_precision: .* its kernel is shift"):
+        members_from(in_half(WAVE), kernel="shift")
+
+
+def test_a_tape_in_half_precision_has_room_for_twice_the_steps():
+    given = {**WAVE, "gradient": {"of": ["equation.c"], "memory": "150kB"}}
+    plans = [members_from(tables, kernel="native").planned(lambda _: {})[1][0] for tables in (given, in_half(given))]
+    cells = 41 * 30 * 4
+    assert [plan.tape_bytes for plan in plans] == [0, 41 * cells // 2] and plans[1].taken == 41
+
+
 def test_interrupted_sweeps_with_a_tape_have_the_same_bits(tmp_path):
     members = in_groups(swept(PROBLEMS["receivers beside a sponge"]), 17)
     expected, result, attempts = bytes_of(in_memory(members)), None, 0
@@ -297,6 +354,11 @@ def test_gradients_with_a_tape_are_verified(tmp_path, monkeypatch, capsys):
         status, out, err = hpcstencil(monkeypatch, capsys, "gradient", "taped.toml", "--verify")
         assert status == 0 and "a tape of" in err and "dot product" in out, out + err
         assert "without a tape        the same bits: ok" in out
+    (tmp_path / "half.toml").write_text(to_toml(from_mapping(in_half(PROBLEMS["waves"]), tmp_path)))
+    status, out, err = hpcstencil(monkeypatch, capsys, "gradient", "half.toml", "--verify")
+    assert status == 0 and "without a tape        the same bits: ok" in out, out + err
+    changes = re.search(r"half precision .* changes equation.c by (\S+) and initial.u by (\S+) \(relative", out)
+    assert changes and 0.0 < float(changes[1]) < 2**-7 and float(changes[2]) == 0.0  # no state has an effect on it
 
 
 def test_recording_does_not_change_the_run():

@@ -87,3 +87,16 @@ def test_every_decomposition_gives_the_bits_of_a_sweep_with_states(communicator,
         assert {key: found[key] for key in alone.numbers} == {
             key: np.asarray(number).tobytes() for key, number in alone.numbers.items()
         }
+
+
+@pytest.mark.parametrize("name", dealt(["receivers in a CPML", "stages", "periodic"]))
+def test_every_decomposition_gives_the_bits_of_one_process_with_a_tape_in_half_precision(communicator, name):
+    given = PROBLEMS[name]
+    given = {**given, "gradient": {**given["gradient"], "tape_precision": "half"}}
+    alone = from_rank_0(communicator, lambda: in_memory(members_from(given, kernel="native")))
+    members = members_from(given, communicator, kernel="native")
+    index = tuple(slice(*r) for r in members.sweeps[0].forward.ranges)
+    value, found = bytes_of(in_memory(members))
+    assert value == alone.value
+    for key, array in alone.blocks.items():
+        assert found[key] == np.ascontiguousarray(array[index]).tobytes(), key

@@ -118,6 +118,7 @@ class Cells(Writer):
     slides: Collection[Row] = ()  # rows whose vectors slide, see vector.hpp
     absent: Absent = NONE_ABSENT
     replayed: Sequence[str] = ()  # fields in arrays of each step
+    replayed_in_half: bool = False  # whether the numbers of these arrays have half the bits, see half.hpp
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -232,10 +233,12 @@ class Cells(Writer):
         plane = self.reads.plane(array, at[0])
         j, near = (0, at[1]) if self.by_pitch else (at[1], 0)
         number = f"(j + {j} * q.rows)" if j else "j"  # the pitch is negative if rows go down
+        half = array <= OF_STEP and self.replayed_in_half
+        kind, first = ("half*", f"(half*)in[{plane}].p") if half else ("real*", f"in[{plane}].p")
         row = self.once(
             ("row", plane),
             (0, j, 0),
-            lambda: self.of_row("real* const", f"in[{plane}].p + {number} * in[{plane}].pitch"),
+            lambda: self.of_row(f"{kind} const", f"{first} + {number} * in[{plane}].pitch"),
         )
         if near:
             pitch = self.once(("pitch", array), HERE, lambda: self.of_row("long", f"in[{plane}].pitch * q.rows"))

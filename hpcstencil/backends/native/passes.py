@@ -212,7 +212,7 @@ class Text:
         self.tables = Functions(self.numbers, self.discretization, self.axis_of)
         self.fixed = Functions(self.numbers, self.discretization, self.axis_of)
         self.functions: dict[str, str] = {}  # text -> name
-        self.replayed = problem.replayed
+        self.replayed, self.replayed_in_half = problem.replayed, problem.replayed_in_half
 
     def statements(
         self,
@@ -238,6 +238,7 @@ class Text:
             slides,
             absent,
             self.replayed,
+            self.replayed_in_half,
         )
         for part in parts:
             code.turn_to(part.scope)

@@ -322,6 +322,7 @@ def text(step: Step, sides: Sides) -> str:
             SCALARS=len(step.text.scalars.entries),
         ),
         '#include "vector.hpp"',
+        *['#include "half.hpp"'] * step.plan.problem.replayed_in_half,
         *functions,
         *geometry(step, sides, bare=False),
         f"const int table_axis[] = {{{', '.join(map(str, [*table_axes, 0]))}}};",

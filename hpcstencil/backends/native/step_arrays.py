@@ -28,6 +28,7 @@ class StepArraysStruct(ctypes.Structure):
         ("arrays", ctypes.c_void_p),
         ("planes", ctypes.c_void_p),
         ("pitches", ctypes.c_void_p),
+        ("bytes", ctypes.c_void_p),
     )
 
 
@@ -49,16 +50,17 @@ def plane_and_pitch(array: jax.Array | np.ndarray) -> tuple[int, int]:
 def passed(to: Callable[[Any], None], names: Sequence[str], arrays: ArraysByStep) -> Iterator[None]:
     """A context in which a function of a library, ``to``, has passed on the addresses of arrays with these ``names``.
 
-    All arrays of a name have the same strides, and cells of the last axis beside each other.
+    All arrays of a name have the same strides and dtype, and cells of the last axis beside each other. Their
+    numbers may have half the bits of those of the run (half.hpp).
     """
     steps = np.array(sorted(arrays), np.int64)
     places = np.zeros((len(steps), len(names)), np.uintp)
-    planes, pitches = np.zeros(len(names), np.int64), np.zeros(len(names), np.int64)
+    planes, pitches, sizes = np.zeros((3, len(names)), np.int64)
     for place, step in zip(places, steps, strict=True):
         for name, array in arrays[int(step)].items():
             n = names.index(name)
-            place[n], (planes[n], pitches[n]) = address(array), plane_and_pitch(array)
-    struct = StepArraysStruct(len(steps), *(each.ctypes.data for each in (steps, places, planes, pitches)))
+            place[n], (planes[n], pitches[n]), sizes[n] = address(array), plane_and_pitch(array), array.dtype.itemsize
+    struct = StepArraysStruct(len(steps), *(each.ctypes.data for each in (steps, places, planes, pitches, sizes)))
     to(ctypes.byref(struct))
     try:
         yield

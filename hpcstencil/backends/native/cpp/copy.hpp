@@ -1,5 +1,6 @@
 // Copies of cells.
 #pragma once
+#include "half.hpp"
 #include "pipeline.hpp"
 
 // Copies n cells, by whole vectors: of the rows of a field, memcpy took a fifth longer (measured manually).
@@ -7,6 +8,16 @@ static inline void copy(real* to, const real* from, long n) {
     long x = 0;
     for (; x + LANES <= n; x += LANES) *(unaligned_vec*)(to + x) = *(const unaligned_vec*)(from + x);
     memcpy(to + x, from + x, (n - x) * sizeof(real));
+}
+
+// Copies n cells to numbers with half the bits.
+static inline void copy(half* to, const real* from, long n) {
+    for (; n >= LANES; to += LANES, from += LANES, n -= LANES) {
+        const halves rounded = HalfOf<real>::rounded(*(const unaligned_vec*)from);
+        memcpy(to, &rounded, sizeof rounded);
+    }
+    const halves rest = HalfOf<real>::rounded(first_of<vec>(from, n));
+    memcpy(to, &rest, n * sizeof(half));
 }
 
 #if defined(__AVX__) && defined(__GNUC__) && !defined(__clang__)
@@ -20,14 +31,24 @@ static inline void store_past_caches(real* to, vec v) {
     __builtin_ia32_movntps256((float*)to, (floats)v);
 #endif
 }
+static inline void store_past_caches(half* to, vec v) {
+    typedef float floats __attribute__((vector_size(VECTOR / 2)));
+    const halves rounded = HalfOf<real>::rounded(v);
+#ifdef __AVX512F__
+    __builtin_ia32_movntps256((float*)to, (floats)rounded);
+#else
+    __builtin_ia32_movntps((float*)to, (floats)rounded);
+#endif
+}
 #endif
 
-// Copies n cells. With ``non_temporal``, stores bypass the caches where the processor supports it, for cells that are
-// not read soon.
-static void copy_out(real* to, const real* from, long n, bool non_temporal) {
+// Copies n cells, or rounds them to numbers with half the bits. With ``non_temporal``, stores bypass the caches where
+// the processor supports it, for numbers that are not read soon.
+template <class Number>
+static void copy_out(Number* to, const real* from, long n, bool non_temporal) {
 #ifdef HAS_NON_TEMPORAL_STORES
-    if (non_temporal && n * sizeof(real) >= 64) {  // at least a cache line
-        long skewed = (-(intptr_t)to & 63) / (long)sizeof(real);
+    if (non_temporal && n * sizeof(Number) >= 64) {  // at least a cache line
+        long skewed = (-(intptr_t)to & 63) / (long)sizeof(Number);
         copy(to, from, skewed);
         for (to += skewed, from += skewed, n -= skewed; n >= LANES; to += LANES, from += LANES, n -= LANES)
             store_past_caches(to, *(const unaligned_vec*)from);

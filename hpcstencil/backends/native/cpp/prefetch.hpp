@@ -5,8 +5,8 @@
 
 struct Prefetch {
     struct Block {
-        const real* from;
-        long lines, rows, pitch;
+        const char* from;
+        long lines, rows, pitch;  // pitch: bytes
     };
     std::vector<Block> block;
     size_t at = 0;
@@ -18,17 +18,20 @@ struct Prefetch {
         block.clear(), at = 0, lines = 0;
     }
     void add(const real* from, long cells, long rows = 1, long pitch = 0) {
-        if (cells <= 0 || rows <= 0) return;
-        if (pitch - cells < LANES) cells += (rows - 1) * pitch, rows = 1;  // nothing worth leaving out is between rows
-        long more = round_up(cells, LANES) / LANES;
-        block.push_back({from, more, rows, pitch}), lines += more * rows;
+        add_bytes(from, cells * sizeof(real), rows, pitch * sizeof(real));
+    }
+    void add_bytes(const void* from, long bytes, long rows, long pitch) {
+        if (bytes <= 0 || rows <= 0) return;
+        if (pitch - bytes < VECTOR) bytes += (rows - 1) * pitch, rows = 1;  // nothing worth leaving out is between rows
+        long more = round_up(bytes, VECTOR) / VECTOR;
+        block.push_back({(const char*)from, more, rows, pitch}), lines += more * rows;
     }
     void divide(long portions) { portion = lines / max(1, portions) + 1; }
     void next_portion() {
         for (long left = portion; left && at < block.size();) {
             Block& next = block[at];
             long n = min(left, next.lines - done);
-            for (long m = done; m < done + n; m++) __builtin_prefetch(next.from + m * LANES, 0, 2);
+            for (long m = done; m < done + n; m++) __builtin_prefetch(next.from + m * VECTOR, 0, 2);
             left -= n, done += n;
             if (done < next.lines) continue;
             done = 0, next.from += next.pitch;

@@ -25,8 +25,8 @@ ENTRY void set_state_records(StepArrays* records) {
 struct LevelStates {
     struct Entry {
         int output, field;
-        real* to;
-        long plane, pitch;
+        char* to;
+        long plane, pitch, bytes;  // bytes: of a number, fewer than those of a cell if they are of half.hpp
     };
     std::vector<Entry> entries;
 
@@ -35,7 +35,8 @@ struct LevelStates {
         for (long n = 0; n < 2 && state_records; n++) after[n] = state_records->of(step + n + 1, GIVEN);
         each_field_made(pass, [&](int o, int f, int later) {
             if (after[later] && after[later][f])
-                entries.push_back({o, f, (real*)after[later][f], state_records->planes[f], state_records->pitches[f]});
+                entries.push_back({o, f, (char*)after[later][f], state_records->planes[f], state_records->pitches[f],
+                                   state_records->bytes[f]});
         });
     }
 
@@ -44,15 +45,17 @@ struct LevelStates {
              const long end[AXES], bool non_temporal) const {
         for (const Entry& each : entries)
             each_plane_made(pass, each.output, i, out, from[0], end[0], [&](long n, const Rows& made) {
-                real* plane = each.to + home(call, n) * each.plane;
+                char* plane = each.to + home(call, n) * each.plane * each.bytes;
                 for (bool zero : {true, false})
                     layers.each_piece(each.field, zero, n, from[1], end[1], from[2], end[2],
                                       [&](long j0, long j1, long x0, long x1) {
                                           for (long j = j0; j < j1; j++) {
-                                              real* row = plane + j * each.pitch;
-                                              const real* cells = made.p + j * made.pitch;
-                                              if (zero) Layers::clear(row, x0, x1);
-                                              else copy_out(row + x0, cells + x0, x1 - x0, non_temporal);
+                                              char* row = plane + (j * each.pitch + x0) * each.bytes;
+                                              const real* cells = made.p + j * made.pitch + x0;
+                                              if (zero) memset(row, 0, max(0, x1 - x0) * each.bytes);
+                                              else if (each.bytes < long(sizeof(real)))
+                                                  copy_out((half*)row, cells, x1 - x0, non_temporal);
+                                              else copy_out((real*)row, cells, x1 - x0, non_temporal);
                                           }
                                       });
             });

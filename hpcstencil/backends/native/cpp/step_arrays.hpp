@@ -7,12 +7,13 @@
 #include "prefetch.hpp"
 
 // For each of ``steps``, ascending steps of a call's clock, some arrays of the caller's block. The n-th array of each
-// step has planes[n] cells from one plane to the next, and pitches[n] from one row to the next.
+// step has numbers of bytes[n] bytes (half.hpp), planes[n] cells from one plane to the next, and pitches[n] from one row
+// to the next.
 struct StepArrays {
     int64_t count;
     const int64_t* steps;
     void* const* arrays;
-    const int64_t *planes, *pitches;
+    const int64_t *planes, *pitches, *bytes;
 
     // The arrays of a step, which has ``each`` of them; null if it has none.
     void* const* of(long step, long each) const {
@@ -37,14 +38,14 @@ struct StepInputs {
         call = &of, fixed = &fixed_arrays, arrays = REPLAYED ? replayed->of(step, REPLAYED) : nullptr;
     }
     // What a pass that computes plane i reads. Row m of a call is row m * rows of plane i + m * planes; arrays of the
-    // step have it ``wrapped`` rows further up.
+    // step have it ``wrapped`` rows further up. Their numbers may be those of half.hpp, as the pass knows.
     Rows at(const Plane& read, long i, long planes = 0, long rows = 1, long wrapped = 0) const {
         if (read.input > OF_STEP)
             return {fixed->at(read, i).p, planes * fixed->plane + rows * fixed->pitch};
         const int n = OF_STEP - read.input;
         const long pitch = replayed->pitches[n], plane = replayed->planes[n];
-        real* const first = (real*)arrays[n] + home(*call, i + read.offset) * plane;
-        return {first + wrapped * pitch, planes * plane + rows * pitch};
+        const long first = home(*call, i + read.offset) * plane + wrapped * pitch;
+        return {(real*)((char*)arrays[n] + first * replayed->bytes[n]), planes * plane + rows * pitch};
     }
     // Has rows j0 .. j1 - 1 of planes i0 .. i1 - 1 prefetched, of the arrays of this step that a pass reads.
     void prefetch(Prefetch& upcoming, const Pass& pass, long i0, long i1, long j0, long j1) const {
@@ -52,7 +53,8 @@ struct StepInputs {
         for (int p = 0; p < whole.planes && arrays; p++)
             for (long i = i0; i < i1 && whole.plane[p].input <= OF_STEP; i += pass.at_once) {
                 const Rows row = at(whole.plane[p], i);
-                upcoming.add(row.p + j0 * row.pitch, call->count[2], j1 - j0, row.pitch);
+                const long bytes = replayed->bytes[OF_STEP - whole.plane[p].input], pitch = row.pitch * bytes;
+                upcoming.add_bytes((const char*)row.p + j0 * pitch, call->count[2] * bytes, j1 - j0, pitch);
             }
     }
 };
