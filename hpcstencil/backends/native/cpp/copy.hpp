@@ -22,23 +22,20 @@ static inline void copy(half* to, const real* from, long n) {
 
 #if defined(__AVX__) && defined(__GNUC__) && !defined(__clang__)
 #define HAS_NON_TEMPORAL_STORES
-// Stores a vector at a multiple of its size, bypassing the caches.
-static inline void store_past_caches(real* to, vec v) {
+// Copies cells to VECTOR bytes at a multiple of VECTOR, bypassing the caches.
+static inline void copy_past_caches(real* to, const real* from) {
     typedef float floats __attribute__((vector_size(VECTOR)));
+    const floats cells = (floats)*(const unaligned_vec*)from;
 #ifdef __AVX512F__
-    __builtin_ia32_movntps512((float*)to, (floats)v);
+    __builtin_ia32_movntps512((float*)to, cells);
 #else
-    __builtin_ia32_movntps256((float*)to, (floats)v);
+    __builtin_ia32_movntps256((float*)to, cells);
 #endif
 }
-static inline void store_past_caches(half* to, vec v) {
-    typedef float floats __attribute__((vector_size(VECTOR / 2)));
-    const halves rounded = HalfOf<real>::rounded(v);
-#ifdef __AVX512F__
-    __builtin_ia32_movntps256((float*)to, (floats)rounded);
-#else
-    __builtin_ia32_movntps((float*)to, (floats)rounded);
-#endif
+static inline void copy_past_caches(half* to, const real* from) {
+    const halves cells[2] = {HalfOf<real>::rounded(*(const unaligned_vec*)from),
+                             HalfOf<real>::rounded(*(const unaligned_vec*)(from + LANES))};
+    copy_past_caches((real*)to, (const real*)cells);
 }
 #endif
 
@@ -50,8 +47,9 @@ static void copy_out(Number* to, const real* from, long n, bool non_temporal) {
     if (non_temporal && n * sizeof(Number) >= 64) {  // at least a cache line
         long skewed = (-(intptr_t)to & 63) / (long)sizeof(Number);
         copy(to, from, skewed);
-        for (to += skewed, from += skewed, n -= skewed; n >= LANES; to += LANES, from += LANES, n -= LANES)
-            store_past_caches(to, *(const unaligned_vec*)from);
+        constexpr long some = VECTOR / sizeof(Number);
+        for (to += skewed, from += skewed, n -= skewed; n >= some; to += some, from += some, n -= some)
+            copy_past_caches(to, from);
     }
 #endif
     copy(to, from, n);

@@ -16,13 +16,18 @@ struct HalfOf<float> {
     typedef uint32_t words __attribute__((vector_size(VECTOR)));
     typedef float reals __attribute__((vector_size(VECTOR)));
 
-    static reals widened(halves given) { return (reals)(__builtin_convertvector(given, words) << 16); }
-    // Rounds to the nearest number, and to an even last bit between two. What is not a number stays so.
-    static halves rounded(reals given) {
-        const words bits = (words)given, isnan = (words)(given != given);
-        const words nearest = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
-        return __builtin_convertvector((nearest & ~isnan) | (0x7fc0 & isnan), halves);
+    static reals widened(halves given) {
+#if defined(__AVX512BW__) && defined(__GNUC__) && !defined(__clang__)
+        typedef short shorts __attribute__((vector_size(32)));
+        typedef int ints __attribute__((vector_size(64)));  // GCC converts eight at a time
+        return (reals)((words)__builtin_ia32_pmovzxwd512_mask((shorts)given, ints{}, (unsigned short)-1) << 16);
+#else
+        return (reals)(__builtin_convertvector(given, words) << 16);
+#endif
     }
+    // Rounds to the nearest number; in the middle between two, to that of larger magnitude. NaN stays NaN, unless all
+    // bits of its fraction are set, which no operation makes.
+    static halves rounded(reals given) { return __builtin_convertvector((words)given + 0x8000 >> 16, halves); }
 };
 template <>
 struct HalfOf<double> {

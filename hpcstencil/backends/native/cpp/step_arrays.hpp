@@ -7,8 +7,8 @@
 #include "prefetch.hpp"
 
 // For each of ``steps``, ascending steps of a call's clock, some arrays of the caller's block. The n-th array of each
-// step has numbers of bytes[n] bytes (half.hpp), planes[n] cells from one plane to the next, and pitches[n] from one row
-// to the next.
+// step has planes[n] cells from one plane to the next, and pitches[n] from one row to the next. A number in it has
+// bytes[n] bytes, those of a cell or half of them (half.hpp).
 struct StepArrays {
     int64_t count;
     const int64_t* steps;
