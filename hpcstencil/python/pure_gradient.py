@@ -186,6 +186,11 @@ class Reverse:
             raise InputError(
                 "gradient.storage: jax.grad stores states in memory; remove it, or use sim.value_and_gradient()"
             )
+        if problem.config.gradient.tape_precision == "half":
+            raise InputError(
+                "gradient.tape_precision: jax.grad stores states instead of a tape; remove it, or use "
+                "sim.value_and_gradient()"
+            )
         if problem.members:  # they are reversed one after the other
             problem = problem.members[0]
             topology = simulation.plan.topology

@@ -155,6 +155,7 @@ def test_what_has_no_derivative_says_so():
     plain["equation"] = {"name": "custom", "A": 0.1, "rhs": {"u": "A*laplacian(u) + v", "v": "u"}}
     for changes, sentence in (
         ({"decomposition": {"devices": 2}}, "derivatives are not available yet on several processes or devices"),
+        ({"gradient": {"tape_precision": "half"}}, "gradient.tape_precision: jax.grad stores states instead of a tape"),
     ):
         with pytest.raises(hs.InputError, match=sentence):
             gradient_of({**plain, **changes})
