@@ -17,7 +17,6 @@ from hpcstencil.adjoint.tape import recording, with_tape
 from hpcstencil.numerics.schedule import StepRange
 from hpcstencil.numerics.topology import Topology
 from hpcstencil.problem.decomposition import most_steps
-from hpcstencil.problem.problem import Problem
 from hpcstencil.symbolic.differentiate import ZERO
 from hpcstencil.validation.errors import InputError
 from hpcstencil.validation.messages import shown
@@ -93,7 +92,7 @@ def taped(adjoint: Adjoint, topology: Topology, kernel: str) -> Adjoint:
     """
     problem = adjoint.forward
     asked = problem.config.gradient.tape_precision == "half"
-    found, why = None, _forbids_tape(problem, topology, kernel)
+    found, why = None, _forbids_tape(adjoint, topology, kernel)
     if not why:
         found = with_tape(adjoint)
         why = _without_tape(found, topology)
@@ -112,8 +111,11 @@ def taped(adjoint: Adjoint, topology: Topology, kernel: str) -> Adjoint:
     return found if with_tape_taken <= plan_of(adjoint, topology, at_once, injected, run).taken + run.total else adjoint
 
 
-def _forbids_tape(problem: Problem, topology: Topology, kernel: str) -> str:
-    """Why a problem has no tape by this ``kernel`` on these blocks, whatever its adjoint; empty if nothing forbids it."""
+def _forbids_tape(adjoint: Adjoint, topology: Topology, kernel: str) -> str:
+    """Why an adjoint has no tape by this ``kernel`` on these blocks, whatever its trees; empty if nothing forbids it."""
+    problem = adjoint.forward
+    if not adjoint.needs_states:
+        return "its reverse steps read nothing of the run"
     if kernel != "native":
         return f"its kernel is {kernel}, and only the native kernel records one"
     if problem.config.gradient.storage == "disk":
@@ -128,7 +130,7 @@ def _forbids_tape(problem: Problem, topology: Topology, kernel: str) -> str:
 def _without_tape(adjoint: Adjoint | None, topology: Topology) -> str:
     """Why there is no tape on these blocks for this adjoint, None if it has none; empty if there is one."""
     if adjoint is None:
-        return "its reverse steps read nothing of the run, or more than it is worth to store"
+        return "its reverse steps read more of the run than it is worth to store"
     if not all(
         most_steps(each, topology) for each in (recording(adjoint, adjoint.forward), adjoint.reversing(topology))
     ):
