@@ -25,7 +25,7 @@ from hpcstencil.adjoint.derivation import adjoint_of
 from hpcstencil.adjoint.members import single_runs
 from hpcstencil.adjoint.names import ADJOINT, PRODUCTS, TANGENT, TRANSPOSED
 from hpcstencil.adjoint.plan import SweepPlan
-from hpcstencil.adjoint.unknowns import CellValues, InitialValues, NumberParameter, SeriesParameter
+from hpcstencil.adjoint.unknowns import CellValues, InitialValues, NumberParameter, SeriesParameter, Unknown
 from hpcstencil.backends.backend import Unsupported
 from hpcstencil.config.settings import Decomposition
 from hpcstencil.distributed.halo import Fields
@@ -116,16 +116,16 @@ def rounding(problem: Problem, members: Members) -> str:
         of_problem = _with(problem, gradient=replace(problem.config.gradient, tape_precision=precision))
         return _others(of_problem, members, communicator, _devices(members), _blocks(members))
 
+    def norm(one: Unknown, values: Any) -> float:
+        own = float(np.sum(np.square(values, dtype=float)))
+        each = communicator.gather(own) if isinstance(one, CellValues) else [own]
+        return math.sqrt(math.fsum(each or []))
+
     full, half = total("full"), total("half")
-    squares = []  # of the derivatives with respect to each unknown, and of their changes
+    changes = []
     for one in members.unknowns:
-        array, share = np.asarray(full.of(one), float), 1.0 if isinstance(one, CellValues) else 1.0 / communicator.size
-        squares.append([share * np.sum(part**2) for part in (array, half.of(one) - array)])
-    sums = np.sum(communicator.gather(squares) or [squares], axis=0)
-    changes = [
-        f"{one.key} by {math.sqrt(change / (size or 1.0)):.1e}"
-        for one, (size, change) in zip(members.unknowns, sums, strict=True)
-    ]
+        size, change = norm(one, full.of(one)), norm(one, half.of(one) - full.of(one))
+        changes.append(f"{one.key} by {change / (size or 1.0):.1e}")
     return f"half precision        of the tape changes {listing(changes)} (relative 2-norm)"
 
 
