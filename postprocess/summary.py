@@ -240,7 +240,10 @@ def _changes(value: Any) -> list[str]:
     try:
         texts = [
             f"from step {entry['step']}, t = {entry['time']:.6g}, with "
-            + ", ".join(f"{key} = {now} (before: {before})" for key, (before, now) in entry["changed"].items())
+            + ", ".join(
+                f"{key} = {now} (before: {'the default' if before is None else before})"
+                for key, (before, now) in entry["changed"].items()
+            )
             for entry in json.loads(str(value or "[]"))
             if entry["changed"]
         ]

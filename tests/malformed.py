@@ -305,6 +305,7 @@ INPUTS = [
     ('fit={method="newton"}', 'fit.method: expected "lbfgs"', "newton"),
     ("fit.lower=5", "fit.lower: expected a table", "got 5"),
     ("gradient.tape_precision=quarter", 'gradient.tape_precision: expected "full" or "half"', "quarter"),
+    ("equation.name=mine.py", "equation.name: expected a file and the name of a class in it", '"mine.py:CLASS"'),
     ("gradient.storage=tape", 'gradient.storage: expected "memory" or "disk"', "tape"),
     # [verify]
     ("verify=1", "verify: expected a table", "got 1"),

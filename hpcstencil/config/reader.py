@@ -284,6 +284,8 @@ def _equation(raw: Mapping[str, object], base: Path, ndim: int) -> EquationConfi
                 "equation.name", "a file and the name of a class in it", name, 'write "my_equation.py:MyEquation"'
             )
         values["name"] = f"{os.path.abspath(base / file)}:{class_name}"
+    elif name.endswith(".py"):
+        raise wrong("equation.name", "a file and the name of a class in it", name, f'write "{name}:CLASS"')
     elif name not in known:
         meant = {"diffusion": "heat", "reaction_diffusion": "custom"}.get(name)
         raise unknown("equation.name", "equation", name, known, meant)

@@ -27,6 +27,20 @@ FUNCTIONS = (
 )
 
 
+class Names(SimpleNamespace):
+    """Fields or parameters as attributes, which user code reads."""
+
+    def __getattr__(self, name: str) -> Any:
+        known = list(vars(self))
+        near = nearest(name, known)
+        hint = (
+            f"did you mean '{near}'?"
+            if near
+            else f"there {'is' if len(known) == 1 else 'are'} {listing(known) or 'none'}"
+        )
+        raise AttributeError(f"there is no '{name}' here; {hint}")
+
+
 def load(path: Path, name: str) -> tuple[Equation, str]:
     """Load the class ``name`` from the Python file at ``path``. Returns (an instance, the text of the file).
 

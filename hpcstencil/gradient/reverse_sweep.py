@@ -381,7 +381,8 @@ class ReverseSweep:
                 return jax.block_until_ready(backward.steps.advance({**fields, **cotangents}, parameters, steps))
             room = self.compiled.spare.taken(cotangents)
             found = jax.block_until_ready(into({**fields, **cotangents}, room, parameters, steps))
-        self.compiled.spare.add(cotangents)
+        for given in (room, cotangents):  # a derivative that no step changes stays where it is
+            self.compiled.spare.add({name: array for name, array in given.items() if not array.is_deleted()})
         return found
 
     def together(self, group: StepRange) -> bool:

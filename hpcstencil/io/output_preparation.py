@@ -33,7 +33,7 @@ def refuse_existing(path: Path) -> None:
     """Raise InputError if ``path`` exists, because an output is replaced only at the user's request."""
     if path.exists():
         raise InputError(
-            f"{path}: already exists; use --overwrite to replace it, --resume to continue its run, or choose another "
+            f"{path}: exists already; use --overwrite to replace it, --resume to continue its run, or choose another "
             "--output"
         )
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from types import SimpleNamespace
 
 from hpcstencil.config.boundary_conditions import PERIODIC, SIDES, Sides
 from hpcstencil.config.settings import Config
 from hpcstencil.equations import SupportsOpenBoundary, ValuesLiveOnWalls
-from hpcstencil.equations.user import expressions_of
+from hpcstencil.equations.user import Names, expressions_of
 from hpcstencil.problem.model import Model
 from hpcstencil.problem.parameter_files import refuse_files, refuse_series
 from hpcstencil.symbolic.boundary_kinds import KINDS, NO_FLUX, WALL, Face
@@ -126,7 +125,7 @@ def _leaving(config: Config, model: Model) -> dict[str, Face]:
             'boundary: "open" requires an equation with a method radiation, such as wave and acoustic; use '
             "{ neumann = 0.0 }, a sponge or cpml here"
         )
-    f, p = SimpleNamespace(**model.unknowns), SimpleNamespace(**model.symbols)
+    f, p = Names(**model.unknowns), Names(**model.symbols)
     leaving = expressions_of(model.equation, config.equation.in_file, "radiation", model.fields, f, p)
     return {name: Face("neumann", (slope,)) for name, slope in leaving.items()}
 

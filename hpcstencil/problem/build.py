@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from types import SimpleNamespace
 
 import numpy as np
 
@@ -19,7 +18,7 @@ from hpcstencil.config.settings import Config
 from hpcstencil.config.streams import expressions_key
 from hpcstencil.equations import HasPositiveFields, SupportsCfl
 from hpcstencil.equations.custom import parameters_used
-from hpcstencil.equations.user import rates_of
+from hpcstencil.equations.user import Names, rates_of
 from hpcstencil.io.array_file import ArrayContents
 from hpcstencil.numerics.integrators import SUPER_STEPPING, Method, memory_of, method
 from hpcstencil.problem.absorbing_layers import Layered, layered
@@ -382,7 +381,7 @@ def _fastest_wave(config: Config, model: Model, bounds: Mapping[str, float]) -> 
     if not isinstance(model.equation, SupportsCfl):
         return 0.0
     ones = dict.fromkeys([*model.fields, *model.signals], 1.0)
-    rates = rates_of(model.equation, config.equation.in_file, SimpleNamespace(**bounds), ones, config.grid.ndim)
+    rates = rates_of(model.equation, config.equation.in_file, Names(**bounds), ones, config.grid.ndim)
     return max([rates.wave, *rates.velocity])
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ from hpcstencil.equations import (
     SupportsCflSignals,
 )
 from hpcstencil.equations.custom import parameters_used
-from hpcstencil.equations.user import expressions_of, guarded, load
+from hpcstencil.equations.user import Names, expressions_of, guarded, load
 from hpcstencil.io.array_file import ArrayContents
 from hpcstencil.numerics.finite_differences import centred
 from hpcstencil.problem.parameter_files import key_of
@@ -122,7 +121,7 @@ def model_of(config: Config, contents: Mapping[str, ArrayContents]) -> Model:
     _refuse_taken(stencils, (*fields, *given))
     space = Space(ndim, config.grid, config.boundary.periodic, numbers, config.numerics.order, masked, stencils)
     trees = shared(_right_hand_sides(equation, config, unknowns, symbols, space))
-    f, p = SimpleNamespace(**unknowns), SimpleNamespace(**symbols)
+    f, p = Names(**unknowns), Names(**symbols)
     in_file = config.equation.in_file
     damping = (
         expressions_of(equation, in_file, "damping", fields, f, p, space) if isinstance(equation, HasDamping) else {}
@@ -217,7 +216,7 @@ def _right_hand_sides(
     equation: Equation, config: Config, unknowns: Mapping[str, Node], symbols: Mapping[str, Node], space: Space
 ) -> dict[str, Node]:
     """The time derivative of each field, by name. Raises InputError if a user-defined class returns anything else."""
-    f, p = SimpleNamespace(**unknowns), SimpleNamespace(**symbols)
+    f, p = Names(**unknowns), Names(**symbols)
     if config.equation.in_file is None:
         return equation.rhs(f, p, space)
     path, name = config.equation.in_file

@@ -14,14 +14,13 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
-from types import SimpleNamespace
 from typing import cast
 
 import numpy as np
 
 from hpcstencil.equations import SupportsCfl
 from hpcstencil.equations.base import Rates
-from hpcstencil.equations.user import rates_of
+from hpcstencil.equations.user import Names, rates_of
 from hpcstencil.numerics.finite_differences import central
 from hpcstencil.numerics.integrators import Method, stability_limits
 from hpcstencil.problem.problem import Problem
@@ -73,7 +72,7 @@ def stable_dt(problem: Problem, largest: Mapping[str, float]) -> float:
     The equation must be `SupportsCfl`. ``largest`` maps each name in ``problem.measured`` to its largest magnitude on the
     global grid; it may be empty if the rates do not depend on the solution.
     """
-    config, bounds, equation = problem.config, SimpleNamespace(**problem.bounds), cast(SupportsCfl, problem.equation)
+    config, bounds, equation = problem.config, Names(**problem.bounds), cast(SupportsCfl, problem.equation)
     rates = rates_of(equation, config.equation.in_file, bounds, largest, config.grid.ndim)
     if problem.damping:
         rates = replace(rates, reaction=rates.reaction + problem.damping)

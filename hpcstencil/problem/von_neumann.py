@@ -318,12 +318,9 @@ def _added(symbols: Sequence[Symbol]) -> Symbol:
 def estimated_step(problem: Problem, dt: float) -> float:
     """Estimate the largest stable step of a problem, at most ``dt``, near its initial state.
 
-    It is ``dt`` if the initial state or the mask comes from a file or an array, which are not analysed.
+    Fields whose initial values come from a file or an array are taken as 0, and solid cells are ignored.
     """
     config, method = problem.config, problem.method
-    in_array = any(key.startswith("initial.") for key in problem.held)
-    if config.initial.file is not None or in_array or (problem.mask is not None and problem.mask.is_read):
-        return dt
     found, damping = matrices_near_start(problem)
     if method.partitioned:
         groups = [problem.groups[name] for name in problem.trees]
@@ -332,9 +329,9 @@ def estimated_step(problem: Problem, dt: float) -> float:
 
 
 def matrices_near_start(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
-    """The `matrices` of a problem near its initial state, which must not come from a file or an array.
+    """The `matrices` of a problem near its initial state.
 
-    Parameters given as arrays are replaced by their largest magnitude.
+    Parameters given as arrays are replaced by their largest magnitude, and initial values from arrays or files by 0.
     """
     grid, periodic = problem.config.grid, problem.config.boundary.periodic
     largest = {name: Constant(problem.contents[key_of(name)].magnitude) for name in problem.given}

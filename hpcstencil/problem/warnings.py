@@ -1,16 +1,16 @@
-"""Warnings before a run: a step that is too long, a negative diffusion coefficient, a mask or a mean without content."""
+"""Warnings before a run: a step that is too long, rates that are too small, a negative diffusion coefficient, a mask or a mean
+without content."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 from hpcstencil.equations import SupportsCfl
-from hpcstencil.equations.user import rates_of
+from hpcstencil.equations.user import Names, rates_of
 from hpcstencil.numerics.schedule import ROUND
 from hpcstencil.problem.problem import Problem
 from hpcstencil.problem.stability import stable_dt
@@ -18,12 +18,19 @@ from hpcstencil.problem.von_neumann import estimated_step
 from hpcstencil.symbolic import numpy_evaluate
 from hpcstencil.symbolic.expressions import Field, Node, Time
 
+DOUBTFUL = 3.0  # ratio of a stable step to the estimated one from which it is doubted
 SAMPLED = 2**16  # cells of the initial state in which the stable step is estimated
 
 
 def warnings_of(problem: Problem) -> list[str]:
     """The warnings about a problem, one sentence each; empty if there is nothing to warn about."""
-    return [*_without_solid_cells(problem), *_without_means(problem), *_running_backwards(problem), *unstable(problem)]
+    return [
+        *_without_solid_cells(problem),
+        *_without_means(problem),
+        *_running_backwards(problem),
+        *_doubtful_rates(problem),
+        *unstable(problem),
+    ]
 
 
 def _without_solid_cells(problem: Problem) -> list[str]:
@@ -58,7 +65,7 @@ def _running_backwards(problem: Problem) -> list[str]:
 
     def diffusion(bounds: Mapping[str, float]) -> tuple[float, float]:
         largest = dict.fromkeys(problem.measured, 1.0)
-        rates = rates_of(equation, config.equation.in_file, SimpleNamespace(**bounds), largest, config.grid.ndim)
+        rates = rates_of(equation, config.equation.in_file, Names(**bounds), largest, config.grid.ndim)
         return rates.diffusion, rates.biharmonic
 
     negative = {name: least for name, value in problem.parameters.items() if (least := np.min(value)) < 0}
@@ -68,6 +75,22 @@ def _running_backwards(problem: Problem) -> list[str]:
         for name, least in negative.items()
         if diffusion({**problem.bounds, name: 2 * problem.bounds[name]}) != diffusion(problem.bounds)
     ]
+
+
+def _doubtful_rates(problem: Problem) -> list[str]:
+    """A warning if the rates of a user's class give a stable step that is much longer than the estimated one."""
+    config = problem.config
+    if config.equation.in_file is None or not isinstance(problem.equation, SupportsCfl):
+        return []
+    for run in problem.members or (problem,):
+        largest = _largest_at_start(run) if problem.rates_follow_solution else {}
+        stable = 0.0 if largest is None else min(stable_dt(run, largest), config.time.end)
+        if stable and (estimated := estimated_step(run, stable)) < stable / DOUBTFUL:
+            return [
+                f"equation.name: with the rates of {config.equation.in_file[1]}, steps up to {stable:.3g} are stable, but the "
+                f"right-hand sides allow only about {estimated:.3g}: check rates()"
+            ]
+    return []
 
 
 def unstable(problem: Problem) -> list[str]:

@@ -136,15 +136,17 @@ class ThisProcess:
             if waited.is_set():
                 watch.outside(True)
 
-    def refuse_different_calls(self, method: str, value: float) -> None:
-        """Raise InputError, on all processes, unless all of them call the same ``method`` with the same ``value``. Collective.
+    def refuse_different_calls(self, method: str, value: float = 0.0, arguments: bytes = b"") -> None:
+        """Raise InputError, on all processes, unless all of them call the same ``method`` with the same ``value`` and the same
+        other ``arguments``. Collective.
 
-        Different calls would wait for each other.
+        Different calls would wait for each other, or mix their results.
         """
         if self.communicator.size == 1:
             return
-        own = np.array([zlib.crc32(method.encode()), value])
-        high, low = np.split(self.communicator.maximum(np.concatenate([own, -own])) * [1, 1, -1, -1], 2)
+        own = np.array([zlib.crc32(method.encode()), value, zlib.crc32(arguments)])
+        high, less = np.split(self.communicator.maximum(np.concatenate([own, -own])), 2)
+        low = -less
         if high[0] != low[0]:
             raise InputError(
                 f"{method}: expected the same call on all processes, but another one calls another method; make the same calls"
@@ -152,6 +154,10 @@ class ThisProcess:
         if high[1] != low[1]:
             raise InputError(
                 f"{method}: expected the same value on all processes, but got {low[1]:g} to {high[1]:g}; make the same calls"
+            )
+        if high[2] != low[2]:
+            raise InputError(
+                f"{method}: expected the same arguments on all processes, but they differ; make the same calls"
             )
 
     def _end_all(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

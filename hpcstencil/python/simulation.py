@@ -461,12 +461,12 @@ class Simulation:
         """Return the tangent along directions with these keys, composed once. ``method`` is the name of the caller."""
         from hpcstencil.python.tangent import TangentLinear
 
-        wanted = self._derived_at_start(method)
         if not isinstance(direction, Mapping) or not direction:
             raise InputError(
                 f"{method}: expected a dict of directions, but got {direction!r}; write for example "
                 f'sim.{method}({{"equation.D": 1.0}})'
             )
+        wanted = self._derived_at_start(method, _fingerprint(direction))
         key = (*wanted, tuple(direction))
         if self._tangent is None or self._tangent[0] != key:
             made = TangentLinear(self._open, wanted[0], self._data, tuple(direction))
@@ -476,16 +476,22 @@ class Simulation:
         tangent: TangentLinear = self._tangent[1]
         return tangent
 
-    def _derived_at_start(self, method: str) -> tuple[dict[str, bool], dict[str, Any]]:
+    def _derived_at_start(self, method: str, arguments: bytes = b"") -> tuple[dict[str, bool], dict[str, Any]]:
         """Return all on which the trees of a derivative depend: the fields that were assigned, with whether each member of an
-        ensemble has its own values, and the initial trees.
+        ensemble has its own values, and the initial trees. Collective.
 
-        Raises InputError unless the simulation is open and at t = 0.
+        Raises InputError unless the simulation is open and at t = 0, and as `ThisProcess.refuse_different_calls`.
         """
         if taken := self._ready(method).clock.step:
             raise InputError(
                 f"{method}: expected a simulation at t = 0, but it has taken {taken} steps; make another one"
             )
+        with PROGRAMS.turn:
+            self._communicator.watch.outside(False)
+            try:
+                THIS_PROCESS.refuse_different_calls(method, arguments=arguments)
+            finally:
+                self._communicator.watch.outside(True)
         return {name: name in self._per_member for name in self._assigned}, dict(self._open.problem.initial)
 
     # ---- assignment --------------------------------------------------------------------------------------------------
@@ -676,13 +682,15 @@ class Simulation:
         return self._stepping
 
     @contextmanager
-    def _stepping_on(self, method: str, value: float = 0.0, limit: int | None = None) -> Iterator[None]:
+    def _stepping_on(
+        self, method: str, value: float = 0.0, arguments: bytes = b"", limit: int | None = None
+    ) -> Iterator[None]:
         """Context manager around taking at most ``limit`` steps, one thread at a time. It compiles them on first use, and
-        marks the simulation as busy. ``method`` and ``value`` are those of `ThisProcess.refuse_different_calls`."""
+        marks the simulation as busy. The other arguments are those of `ThisProcess.refuse_different_calls`."""
         with PROGRAMS.turn:
             self._communicator.watch.outside(False)
             try:
-                THIS_PROCESS.refuse_different_calls(method, value)
+                THIS_PROCESS.refuse_different_calls(method, value, arguments)
                 if not self._compiled:
                     compile_steps(self._stepping, limit)
                     self._compiled = True
@@ -731,7 +739,8 @@ class Simulation:
         outputs = outputs_of(simulation.problem, options)
         if not overwrite:
             agree(communicator, lambda: _refuse_existing(outputs))
-        with self._stepping_on("run"), _watched() as request, claimed(outputs, communicator) as claims:
+        asked = os.fsencode(path) + bytes([overwrite])
+        with self._stepping_on("run", arguments=asked), _watched() as request, claimed(outputs, communicator) as claims:
             source_of(config, self._open.problem.contents, options, communicator)  # refuses an existing file
             communicator.watch.checkpoints(checkpoint_pattern(path))
             ready = Ready(stepping, self._source(), snapshot_buffers(simulation))
@@ -782,6 +791,15 @@ def _interval(method: str, value: float) -> float:
     if not _is_number(value) or not 0 < value < float("inf"):
         raise InputError(f"{method}: expected a positive, finite time as the interval, but got {value!r}; change it")
     return float(value)
+
+
+def _fingerprint(direction: Mapping[str, Any]) -> bytes:
+    """Bytes that differ if directions differ; a function counts by its name."""
+    found = list[bytes]()
+    for key, value in direction.items():
+        array = np.asarray(getattr(value, "__qualname__", value))
+        found += [f"{key!r} {array.shape}".encode(), b"" if array.dtype.hasobject else array.tobytes()]
+    return b"".join(found)
 
 
 def _is_number(value: Any) -> bool:

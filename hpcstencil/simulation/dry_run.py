@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 import os
 import shutil
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -36,9 +38,12 @@ from hpcstencil.simulation.checkpoint_time import seconds_to_checkpoint
 from hpcstencil.simulation.memory_estimate import memory
 from hpcstencil.simulation.prepared import Prepared
 from hpcstencil.simulation.step_speed import step_speed
+from hpcstencil.symbolic import numpy_evaluate
+from hpcstencil.symbolic.expressions import Node, Time
 from hpcstencil.validation.errors import InputError
 from hpcstencil.validation.messages import bytes_text, listing
 
+SAMPLED = 2**16  # cells in which initial expressions and masks are evaluated
 BY_METHOD = {"direct": "", "fft": ", applied by Fourier transforms: the last digits depend on the decomposition"}
 SHOWN = 49  # largest number of weights of a stencil, or receivers of a table, that are printed in full
 WIDTH = 64  # width of a drawing in characters, which are twice as high as wide
@@ -48,13 +53,14 @@ PROGRAM = "0.3 GB"  # memory of Python, JAX, MPI, HDF5 and leftovers of the comp
 def report(prepared: Prepared) -> str:
     """Return the text of `hpcstencil check`: the settings, the decomposition, and what the run will need.
 
-    It assumes CPUs, because native code is not available on GPUs. Raises InputError if a mask from a file covers the whole
-    grid, or if a receiver lies among solid cells.
+    It assumes CPUs, because native code is not available on GPUs. Raises InputError if a mask covers the whole grid, if
+    an initial expression is not finite, or if a receiver lies among solid cells.
     """
     problem, plan, config = prepared.problem, prepared.plan, prepared.problem.config
     itemsize = np.dtype(config.numerics.precision).itemsize
     fields, topology = len(problem.fields) * problem.copies, plan.topology
     block = " x ".join(str(stop - start) for start, stop in topology.block(0))
+    _refuse_start(problem)
     _refuse_receivers_among_solids(problem)
     needed, seconds = memory(prepared), within(seconds_to_checkpoint(problem))
     lines = [
@@ -195,6 +201,25 @@ def _probes(problem: Problem, itemsize: int) -> list[str]:
         what, count = asked.field or asked.expression, len(each.places)
         lines.append(f"{'probes ' + name:<21} {what} at {count} receiver{'s' * (count > 1)}, {often}{size}")
     return lines
+
+
+def _refuse_start(problem: Problem) -> None:
+    """Raise InputError if an initial expression is not finite in one of the cells that are looked at, or if the expression of a
+    mask covers the whole grid. A grid of more than `SAMPLED` cells is looked at in some of them, for the first only."""
+    coordinates, index = numpy_evaluate.sampled_cells(problem.config.grid, SAMPLED)
+    for run in problem.members or (problem,):
+        known = {**numpy_evaluate.by_node(run.parameters), Time(): 0.0}
+
+        def values(tree: Node, known: Mapping[Any, Any] = known) -> np.ndarray:
+            with np.errstate(all="ignore"):
+                return np.asarray(numpy_evaluate.evaluate(tree, coordinates, known, index))
+
+        for name, tree in run.initial.items():
+            if not tree.field_names and not np.isfinite(values(tree)).all():  # fields would be arrays
+                raise InputError(f"initial.{name}: the initial state is not finite in some cells; correct it")
+        mask = run.mask
+        if mask is not None and not mask.is_read and problem.cells <= SAMPLED and values(mask.solid).all():
+            raise InputError(ALL_SOLID)
 
 
 def _refuse_receivers_among_solids(problem: Problem) -> None:

@@ -124,6 +124,7 @@ def source_of(
         return _resumed(config, contents, options, communicator)
     if not options.overwrite:
         agree(communicator, lambda: refuse_existing(options.output))
+        from_rank_0(communicator, lambda: _refuse_orphans(options.output))
     if options.restart is None:
         return Source()
     restart = options.restart
@@ -133,6 +134,15 @@ def source_of(
         from_rank_0(communicator, lambda: _refuse_output(restart))
         raise
     return Source(restart, history=continued(config, contents, restart, options.overrides, communicator))
+
+
+def _refuse_orphans(output: Path) -> None:
+    """Raise InputError if there are checkpoints of an ``output`` that is gone, since a new run would remove them."""
+    if known := list_checkpoints(output):
+        raise InputError(
+            f"{known[0]}: exists already, but its output {output.name} is gone; continue from it with --restart and another "
+            "--output, or use --overwrite to remove it"
+        )
 
 
 def _refuse_output(path: Path) -> None:

@@ -5,9 +5,11 @@ They are methods of `Space`, which knows the number of dimensions.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from typing import NoReturn
 
 from hpcstencil.numerics.finite_differences import Stencil
 from hpcstencil.numerics.grid import AXES, Grid
@@ -28,6 +30,7 @@ from hpcstencil.symbolic.expressions import (
     total,
 )
 from hpcstencil.validation.errors import InputError
+from hpcstencil.validation.messages import nearest
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,14 @@ class Space:
     order: int = 2
     masked: bool = False
     stencils: Mapping[str, Stencil] = field(default_factory=dict)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        known = [key for key, value in vars(Space).items() if callable(value) and not key.startswith("_")]
+        near = "derivative" if re.fullmatch("d[xyz]+", name) else nearest(name, known)
+        hint = f"did you mean '{near}'?" if near else f"there are {', '.join(known)}"
+        raise AttributeError(f"space has no operator '{name}'; {hint}")
 
     def derivative(self, a: Operand, *axes: int) -> Node:
         """The partial derivative ∂/∂x_i ∂/∂x_j ... a, with one factor for each of ``axes``, which may repeat."""

@@ -321,7 +321,7 @@ def decompositions(problem: Problem, communicator: Communicator, devices: Sequen
         largest = float(communicator.maximum(np.array([worst]))[0])
         words = "the same bits" if largest == 0.0 else f"differs by up to {largest:.1e}"
         allowed = ROUND_OFF * np.finfo(simulation.dtype).eps * size if problem.by_fft else 0.0
-        words += f" on {communicator.size} process(es) x {count} device(s), {COMPARED_STEPS} steps"
+        words += f" on {communicator.size} process{'es' * (communicator.size > 1)} x {count} device(s), {COMPARED_STEPS} steps"
         findings.append(Finding(name, words, largest <= allowed))
     return findings
 

@@ -12,6 +12,7 @@ from support import problem_of, simulation_of, stepped
 from hpcstencil.config.reader import from_mapping
 from hpcstencil.problem.build import build
 from hpcstencil.problem.stability import stable_dt
+from hpcstencil.problem.warnings import warnings_of
 from hpcstencil.validation.errors import InputError
 
 HEAT = """
@@ -114,6 +115,28 @@ FAULTS = [
     (HEAT.replace("diffusion=p.D)", "upwind=[1, 2, 3])"), r"one per axis, not negative, but got upwind = \[1, 2, 3\]"),
     (HEAT.replace("space.laplacian(f.u)", "(1 if f.u > 0 else 2)"), "line 8: TypeError: an expression has no truth value"),
 ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "words"), [
+    (HEAT.replace("p.D *", "p.DD *"), "there is no 'DD' here; did you mean 'D'"),
+    (HEAT.replace("f.u)", "f.temperature)"), "there is no 'temperature' here; there is u"),
+    (HEAT.replace("space.laplacian", "space.laplace"), "space has no operator 'laplace'; did you mean 'laplacian'"),
+    (HEAT.replace("space.laplacian", "space.dxx"), "space has no operator 'dxx'; did you mean 'derivative'"),
+    (HEAT.replace("space.laplacian", "space.zero"), "space has no operator 'zero'; there are derivative, laplacian,"),
+])  # fmt: skip
+def test_unknown_names_are_told_with_the_known_ones(tmp_path, text, words):
+    with pytest.raises(InputError, match=f"^equation.name.*mine.py, line 8: AttributeError: {words}"):
+        problem(tmp_path, text)
+
+
+@pytest.mark.parametrize("time", [{"dt": 1.0}, {"cfl": 0.5}])
+def test_rates_that_are_too_small_are_warned_of(tmp_path, time):
+    given = problem(tmp_path, HEAT.replace("diffusion=p.D", "diffusion=p.D/100"), time={"end": 10.0, **time})
+    (warning,) = [each for each in warnings_of(given) if "time.dt" not in each]
+    assert (
+        "with the rates of MyHeat, steps up to 10 are stable, but the right-hand sides allow only about 0.3" in warning
+    )
+    assert warnings_of(problem(tmp_path, HEAT, time={"end": 1.0, "cfl": 0.5})) == []
 
 
 @pytest.mark.parametrize(("text", "words"), FAULTS)

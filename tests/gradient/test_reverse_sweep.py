@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from gradients import several_at_once, sweep_of, taylor_slopes
+from gradients import in_memory, members_from, several_at_once, sweep_of, taylor_slopes
 from jax import lax
 from support import integrated
 
@@ -265,6 +265,27 @@ def test_a_parameter_of_both_groups_of_leapfrog():
         fields = {name: np.array(array) for name, array in sweep.forward.initial_fields().items()}
         found = taylor_slopes(sweep, fields)
         assert max(abs(slope - 2) for slope in found) < 0.05, found
+
+
+@pytest.mark.parametrize("u", ["v", "0"])
+def test_a_number_in_no_right_hand_side_with_damped_leapfrog(u):
+    """Native code then keeps the derivative, and a field, where they are."""
+    tables = {
+        "grid": {"shape": [24], "upper": [1.0]},
+        "equation": {"name": "custom", "p": 1.3, "rhs": {"u": u, "v": "laplacian(u) - u**2 - 0.5*v"}},
+        "initial": {"u": "p*sin(3*x)", "v": "cos(x)"},
+        "boundary": {"x": {"neumann": 0.0}},
+        "numerics": {"integrator": "leapfrog", "precision": "float64"},
+        "time": {"end": 0.1, "dt": 0.01},
+        "objective": {"J": {"sum": "integral(v**2)"}},
+        "gradient": {"of": ["initial.v", "equation.p"], "checkpoints": 3},
+    }
+    expected = in_memory(members_from(tables))
+    members = members_from(tables, kernel="native")
+    for _ in range(3):
+        found = in_memory(members)
+        assert found.numbers["equation.p"] == pytest.approx(expected.numbers["equation.p"], rel=1e-13)
+        assert np.allclose(found.blocks["initial.v"], expected.blocks["initial.v"], rtol=1e-12, atol=1e-15)
 
 
 def test_stored_states_do_not_change_the_bits():

@@ -127,6 +127,19 @@ def test_an_unstable_step_is_warned_of():
     assert warning.startswith("time.dt = 1 is beyond the stable step of rk4 for this equation and grid, about 0.027")
 
 
+@pytest.mark.parametrize(
+    "changes", [{"initial": {"u": "u.npy"}}, {"mask": {"solid": "solid.npy"}}], ids=["start", "mask"]
+)
+def test_it_is_estimated_beside_arrays(changes, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    np.save("u.npy", np.random.default_rng(1).random(20))
+    np.save("solid.npy", np.arange(20) > 17)
+    equation = {"name": "custom", "D": 1.0, "rhs": {"u": "D*laplacian(u)"}}
+    tables = {"grid": {"shape": [20], "upper": [4.0]}, "equation": equation, "time": {"dt": 1.0, "end": 9.0}, **changes}
+    (warning,) = warnings_of(problem_of(**tables))
+    assert warning.startswith("time.dt = 1 is beyond the stable step of rk4 for this equation and grid, about 0.027")
+
+
 @pytest.mark.parametrize("path", INPUTS, ids=lambda path: path.stem)
 def test_shipped_inputs_are_stable(path):
     assert warnings_of(build(load(path, []))) == []

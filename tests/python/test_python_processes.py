@@ -153,6 +153,24 @@ def test_a_rank_that_makes_other_calls_ends_all(folder, call, status, words):
         assert words in python(folder, script.replace("    sim.step(2)\n    if", "    if"), 2, status).stderr
 
 
+@pytest.mark.parametrize("call", [
+    "sim.tangent({'equation.c': 1.0 + rank})",
+    "sim.tangent({'equation.c': 1.0}) if rank else sim.value_and_gradient()",
+    "sim.run(output=f'run{rank}.h5')",
+])  # fmt: skip
+def test_different_arguments_on_ranks_are_refused(folder, call):
+    script = f"""
+    import os
+    import hpcstencil as hs
+    rank = int(os.environ["OMPI_COMM_WORLD_RANK"])
+    sim = hs.Simulation({{"grid": {{"shape": [20]}}, "equation": {{"name": "wave"}}, "initial": {{"u": "sin(x)"}},
+        "time": {{"end": 1.0, "dt": 0.1}}, "objective": {{"J": "integral(u**2)"}}, "gradient": {{"of": ["equation.c"]}}}})
+    {call}
+    """
+    words = "call" if "value_and_gradient" in call else "arguments"
+    assert f"expected the same {words} on all processes" in python(folder, script, 2, 2).stderr
+
+
 def test_a_callback_that_raises_on_one_rank_ends_all_with_one_sentence(folder):
     script = """
     import os

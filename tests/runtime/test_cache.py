@@ -69,6 +69,12 @@ CHANGES = {
 }
 
 
+@pytest.mark.parametrize("damage", [b"", b"\x9c\xff", b"0" * 64])
+def test_a_damaged_checksum_counts_as_no_program(base, wrong, damage):
+    (planted(base, wrong) / compiler.CHECKSUM).write_bytes(damage)
+    assert compiler.library(PROGRAM).answer() == 42
+
+
 @pytest.mark.parametrize(
     "change, word",
     [pytest.param(*case, id=name, marks=as_root if "another" in name else ()) for name, case in CHANGES.items()],

@@ -442,6 +442,15 @@ def test_probes_of_a_damaged_file_are_one_sentence(tmp_path, part, values):
         hs.probes(path, "p")
 
 
+@pytest.mark.parametrize("changes, words", [
+    ({"initial": {"u": "1/(x - x)"}}, "initial.u: the initial state is not finite in some cells"),
+    ({"mask": {"solid": "x > -5"}}, "mask.solid: expected some cells that are not solid"),
+])  # fmt: skip
+def test_check_refuses_a_start_that_a_run_refuses(changes, words):
+    with pytest.raises(InputError, match=words):
+        report(foreseen(Decomposed.of(problem_of(**{**TABLES, **changes}), 1, 1)))
+
+
 def test_receivers_among_solid_cells_and_members_with_steps_of_their_own_are_refused(tmp_path):
     probes = {"p": {"field": "u", "x": [2.0, 8.0], "y": [2.0, 6.0]}}
     masked = {**TABLES, "probes": probes, "mask": {"solid": "(x - 8)**2 + (y - 6)**2 < 9"}}

@@ -95,6 +95,18 @@ def test_an_output_given_as_a_checkpoint_is_refused_with_an_example(tmp_path, ch
         source_of(config, {}, given, OneProcess())
 
 
+def test_checkpoints_without_their_output_are_kept(tmp_path):
+    config = problem_of(grid=GRID, equation=CUSTOM, time={"end": 1.0, "dt": 1e-4}).config
+    kept = tmp_path / "run.checkpoint.000000000010.h5"
+    kept.touch()
+    with pytest.raises(
+        InputError, match="000000000010.h5: exists already, but its output run.h5 is gone; continue from it"
+    ):
+        source_of(config, {}, Options(tmp_path / "run.h5"), OneProcess())
+    fresh = source_of(config, {}, Options(tmp_path / "run.h5", overwrite=True), OneProcess())
+    assert kept.exists() and fresh.checkpoint is None
+
+
 def test_a_file_that_is_no_checkpoint_is_told(tmp_path):
     config = problem_of(grid=GRID, equation=CUSTOM, time={"end": 1.0, "dt": 1e-4}).config
     (tmp_path / "text.h5").write_text("some text")

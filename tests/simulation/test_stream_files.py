@@ -424,7 +424,7 @@ def test_files_that_are_there_are_refused(started, tmp_path):
     path.unlink()
     for checkpoint in list_checkpoints(path):
         checkpoint.unlink()
-    with pytest.raises(InputError, match=r"output.streams.part: .*run.part.h5 already exists; use --overwrite"):
+    with pytest.raises(InputError, match=r"output.streams.part: .*run.part.h5 exists already; use --overwrite"):
         started("run.h5")
     with pytest.raises(
         InputError, match=r"output.streams.part: .*run.part.h5 does not belong to this run; choose another path"
@@ -433,7 +433,7 @@ def test_files_that_are_there_are_refused(started, tmp_path):
     assert not path.exists()
     assert_same(of(started("run.h5", options={"overwrite": True}), "part"), of(started("other.h5"), "part"))
     (tmp_path / "plane.h5").write_text("something else")
-    with pytest.raises(InputError, match=r"output.streams.a: .*plane.h5 already exists"):
+    with pytest.raises(InputError, match=r"output.streams.a: .*plane.h5 exists already"):
         started("new.h5", {"a": {"every": 0.1, "path": str(tmp_path / "plane.h5")}})
     assert not (tmp_path / "new.h5").exists()
 

@@ -202,7 +202,7 @@ def _sound(kept: Path) -> bool:
     if not all(map(cache_folder.is_own, (kept.parent.parent, kept.parent, kept, checksum))):
         return False
     try:
-        return checksum.read_text(encoding="utf-8") == hashlib.sha256(kept.read_bytes()).hexdigest()
+        return checksum.read_bytes() == hashlib.sha256(kept.read_bytes()).hexdigest().encode()
     except OSError:
         return False
 

@@ -93,7 +93,8 @@ def into_room(native: Native, device_grid: DeviceGrid, widths: tuple[int, ...]) 
     def into(fields: Fields, room: Fields, parameters: Parameters, these: StepRange) -> Fields:
         constant = among(fields, kept)
         changing = {name: array for name, array in fields.items() if name not in constant}
-        same, after = compiled(constant, room, changing, device_grid.places, parameters, these)
+        taken = {name: array for name, array in room.items() if name in changing}
+        same, after = compiled(constant, taken, changing, device_grid.places, parameters, these)
         return {**same, **after}
 
     return into

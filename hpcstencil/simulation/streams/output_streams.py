@@ -366,7 +366,7 @@ def check_files(problem: Problem, options: Options, append: bool, communicator: 
                 continue
             if not options.resume:
                 raise InputError(
-                    f"output.streams.{name}: {path} already exists; use --overwrite to replace it, --resume to continue its "
+                    f"output.streams.{name}: {path} exists already; use --overwrite to replace it, --resume to continue its "
                     "run, or choose another path"
                 )
             _check_continued(problem, name, path, append)
