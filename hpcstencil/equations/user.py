@@ -33,11 +33,7 @@ class Names(SimpleNamespace):
     def __getattr__(self, name: str) -> Any:
         known = list(vars(self))
         near = nearest(name, known)
-        hint = (
-            f"did you mean '{near}'?"
-            if near
-            else f"there {'is' if len(known) == 1 else 'are'} {listing(known) or 'none'}"
-        )
+        hint = f"did you mean '{near}'?" if near else f"the known names are: {listing(known) or 'none'}"
         raise AttributeError(f"there is no '{name}' here; {hint}")
 
 

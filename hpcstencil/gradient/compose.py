@@ -48,10 +48,9 @@ def sweep_of(
     def composed(problem: Problem) -> ComposedSimulation:
         return compose(agree(communicator, lambda: Decomposed.of(problem, communicator.size, devices)))
 
-    backward, with_tape = (
-        None,
-        agree(communicator, lambda: taped(adjoint, topology, forward.kernel)) if tape else adjoint,
-    )
+    backward, with_tape, kernel = None, adjoint, forward.kernel
+    if tape:
+        with_tape = agree(communicator, lambda: taped(adjoint, topology, kernel))
     if with_tape.tape is not None:
         recorder, reader = composed(recording(with_tape, forward.problem)), composed(with_tape.reversing(topology))
         if recorder.steps.storing is not None and reader.plan.steps_per_exchange:

@@ -248,8 +248,8 @@ class ReverseSweep:
     def begin_tape(self, steps: range, fields: Fields) -> None:
         """Record the tape when these ``steps`` are taken. ``fields`` have its layout."""
         like = fields[self.changing[0]]
-        dtype = np.dtype(like.dtype)
-        dtype = half_of(dtype) if self.adjoint.problem.replayed_in_half else dtype
+        full = np.dtype(like.dtype)
+        dtype = half_of(full) if self.adjoint.problem.replayed_in_half else full
         self.compiled.tape.begin(steps, self.taped, like.shape, dtype, self.backward.plan.halo)
 
     def record_tape(self, variables: SweepVariables, state: Fields, steps: range, hooks: SweepHooks) -> None:

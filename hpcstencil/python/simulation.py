@@ -466,7 +466,8 @@ class Simulation:
                 f"{method}: expected a dict of directions, but got {direction!r}; write for example "
                 f'sim.{method}({{"equation.D": 1.0}})'
             )
-        wanted = self._derived_at_start(method, _fingerprint(direction))
+        alone = self._communicator.size == 1
+        wanted = self._derived_at_start(method, b"" if alone else _fingerprint(direction))
         key = (*wanted, tuple(direction))
         if self._tangent is None or self._tangent[0] != key:
             made = TangentLinear(self._open, wanted[0], self._data, tuple(direction))
@@ -739,7 +740,7 @@ class Simulation:
         outputs = outputs_of(simulation.problem, options)
         if not overwrite:
             agree(communicator, lambda: _refuse_existing(outputs))
-        asked = os.fsencode(path) + bytes([overwrite])
+        asked = os.fsencode(path) + bytes([bool(overwrite)])
         with self._stepping_on("run", arguments=asked), _watched() as request, claimed(outputs, communicator) as claims:
             source_of(config, self._open.problem.contents, options, communicator)  # refuses an existing file
             communicator.watch.checkpoints(checkpoint_pattern(path))
@@ -794,10 +795,13 @@ def _interval(method: str, value: float) -> float:
 
 
 def _fingerprint(direction: Mapping[str, Any]) -> bytes:
-    """Bytes that differ if directions differ; a function counts by its name."""
+    """Bytes that differ if directions differ. A function counts by its name, and what is no array does not count."""
     found = list[bytes]()
     for key, value in direction.items():
-        array = np.asarray(getattr(value, "__qualname__", value))
+        try:
+            array = np.asarray(getattr(value, "__qualname__", value))
+        except ValueError:  # refused later
+            array = np.empty(0)
         found += [f"{key!r} {array.shape}".encode(), b"" if array.dtype.hasobject else array.tobytes()]
     return b"".join(found)
 

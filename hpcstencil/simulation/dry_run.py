@@ -204,8 +204,10 @@ def _probes(problem: Problem, itemsize: int) -> list[str]:
 
 
 def _refuse_start(problem: Problem) -> None:
-    """Raise InputError if an initial expression is not finite in one of the cells that are looked at, or if the expression of a
-    mask covers the whole grid. A grid of more than `SAMPLED` cells is looked at in some of them, for the first only."""
+    """Raise InputError if an initial expression is not finite, or if the expression of a mask covers the whole grid.
+
+    On a grid of more than `SAMPLED` cells, initial expressions are evaluated in some of them, and masks are not checked.
+    """
     coordinates, index = numpy_evaluate.sampled_cells(problem.config.grid, SAMPLED)
     for run in problem.members or (problem,):
         known = {**numpy_evaluate.by_node(run.parameters), Time(): 0.0}

@@ -119,7 +119,7 @@ FAULTS = [
 
 @pytest.mark.parametrize(("text", "words"), [
     (HEAT.replace("p.D *", "p.DD *"), "there is no 'DD' here; did you mean 'D'"),
-    (HEAT.replace("f.u)", "f.temperature)"), "there is no 'temperature' here; there is u"),
+    (HEAT.replace("f.u)", "f.temperature)"), "there is no 'temperature' here; the known names are: u"),
     (HEAT.replace("space.laplacian", "space.laplace"), "space has no operator 'laplace'; did you mean 'laplacian'"),
     (HEAT.replace("space.laplacian", "space.dxx"), "space has no operator 'dxx'; did you mean 'derivative'"),
     (HEAT.replace("space.laplacian", "space.zero"), "space has no operator 'zero'; there are derivative, laplacian,"),

@@ -38,7 +38,7 @@ struct StepInputs {
         call = &of, fixed = &fixed_arrays, arrays = REPLAYED ? replayed->of(step, REPLAYED) : nullptr;
     }
     // What a pass that computes plane i reads. Row m of a call is row m * rows of plane i + m * planes; arrays of the
-    // step have it ``wrapped`` rows further up. Their numbers may be those of half.hpp, as the pass knows.
+    // step have it ``wrapped`` rows further up. The pass knows whether their numbers are those of half.hpp.
     Rows at(const Plane& read, long i, long planes = 0, long rows = 1, long wrapped = 0) const {
         if (read.input > OF_STEP)
             return {fixed->at(read, i).p, planes * fixed->plane + rows * fixed->pitch};
