@@ -58,10 +58,8 @@ def gradient(
 
     path = (output or Path(f"{input_file.stem}.gradient.h5")).absolute()
     with nullcontext(signals.Request()) if verify else signals.watched() as request, processes() as communicator:
-        config, problem = problem_of(input_file, overrides, communicator, path)
-        given = problem
-        if verify:
-            problem = agree(communicator, lambda: for_tests(given))
+        config, given = problem_of(input_file, overrides, communicator, path)
+        problem = agree(communicator, lambda: for_tests(given)) if verify else given
         first = single_runs(problem)[0]
         expressed = tuple(first.initial)
         adjoint = agree(communicator, lambda: adjoint_of(first, expressed, verified=verify))

@@ -73,7 +73,7 @@ class Problem:
     ``misfit``          the sums over receivers in the objective, or None
     ``injected``        the fields to single cells of which native code can add values while it steps
     ``replayed``        further fields that trees read in their own cell; native code is given arrays of them for each step
-    ``replayed_in_half``  whether the numbers of these arrays have half the bits of the run's (`tape_memory.half_of`)
+    ``replayed_in_half``  whether these arrays are in half precision (`tape_memory.half_of`)
     ``source``          text of the Python file of the equation, "" if it has none
     """
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
@@ -15,11 +14,10 @@ from hpcstencil.numerics.schedule import ROUND
 from hpcstencil.problem.problem import Problem
 from hpcstencil.problem.stability import stable_dt
 from hpcstencil.problem.von_neumann import estimated_step
-from hpcstencil.symbolic import numpy_evaluate
-from hpcstencil.symbolic.expressions import Field, Node, Time
+from hpcstencil.symbolic.expressions import Field
+from hpcstencil.symbolic.numpy_evaluate import at_start
 
 DOUBTFUL = 3.0  # ratio of a stable step to the estimated one from which it is doubted
-SAMPLED = 2**16  # cells of the initial state in which the stable step is estimated
 
 
 def warnings_of(problem: Problem) -> list[str]:
@@ -127,15 +125,7 @@ def _largest_at_start(problem: Problem) -> dict[str, float] | None:
     read = {name for tree in measured.values() for name in tree.field_names}
     if config.initial.file is not None or problem.held or not read.isdisjoint(problem.given):
         return None
-    coordinates, index = numpy_evaluate.sampled_cells(config.grid, SAMPLED)
-    known = numpy_evaluate.by_node(problem.parameters)
-
-    def value(tree: Node, values: Mapping[Any, Any]) -> Any:
-        return numpy_evaluate.evaluate(tree, coordinates, {**known, **values, Time(): 0.0}, index)
-
-    with np.errstate(all="ignore"):
-        fields = dict.fromkeys(map(Field, problem.fields), 0.0) | {
-            field: value(tree, {}) for field, tree in initial.items()
-        }
-        found = {name: float(np.abs(value(tree, fields)).max()) for name, tree in measured.items()}
+    value = at_start(config.grid, problem.parameters)
+    fields = dict.fromkeys(map(Field, problem.fields), 0.0) | {field: value(tree) for field, tree in initial.items()}
+    found = {name: float(np.abs(value(tree, fields)).max()) for name, tree in measured.items()}
     return found if all(map(math.isfinite, found.values())) else None

@@ -417,12 +417,12 @@ class Simulation:
         from hpcstencil.python.gradient import Gradient
 
         wanted = self._derived_at_start("value_and_gradient")
-        if self._gradient is None or self._gradient[0] != wanted:
-            made = Gradient(self._open, wanted[0], self._data)
-            if self._gradient is not None:
-                self._gradient[1].close()
-            self._gradient = wanted, made
         with self._stepping_on("value_and_gradient"):
+            if self._gradient is None or self._gradient[0] != wanted:
+                made = Gradient(self._open, wanted[0], self._data)
+                if self._gradient is not None:
+                    self._gradient[1].close()
+                self._gradient = wanted, made
             return self._gradient[1].at(self._stepping.state)
 
     def tangent(self, direction: Mapping[str, Any]) -> dict[str, Any]:
@@ -441,8 +441,7 @@ class Simulation:
         All processes call this together. Raises InputError for unknown names, and for what has no derivative yet, and
         NumericsError if a derivative is not finite.
         """
-        tangent = self._tangent_along("tangent", direction)
-        with self._stepping_on("tangent"):
+        with self._tangent_along("tangent", direction) as tangent:
             return tangent.at(self._stepping.state, direction)
 
     def hessian_product(self, direction: Mapping[str, Any]) -> dict[str, Any]:
@@ -453,12 +452,15 @@ class Simulation:
         stored states of [gradient]. All processes call this together. Raises InputError as `tangent`, and without an
         objective, and NumericsError if a derivative is not finite.
         """
-        tangent = self._tangent_along("hessian_product", direction)
-        with self._stepping_on("hessian_product"):
+        with self._tangent_along("hessian_product", direction) as tangent:
             return tangent.hessian_product(self._stepping.state, direction)
 
-    def _tangent_along(self, method: str, direction: Mapping[str, Any]) -> TangentLinear:
-        """Return the tangent along directions with these keys, composed once. ``method`` is the name of the caller."""
+    @contextmanager
+    def _tangent_along(self, method: str, direction: Mapping[str, Any]) -> Iterator[TangentLinear]:
+        """Context manager with the tangent along directions with these keys, which is composed once.
+
+        ``method`` is the name of the caller. Raises InputError unless all processes give the same direction.
+        """
         from hpcstencil.python.tangent import TangentLinear
 
         if not isinstance(direction, Mapping) or not direction:
@@ -466,33 +468,27 @@ class Simulation:
                 f"{method}: expected a dict of directions, but got {direction!r}; write for example "
                 f'sim.{method}({{"equation.D": 1.0}})'
             )
-        alone = self._communicator.size == 1
-        wanted = self._derived_at_start(method, b"" if alone else _fingerprint(direction))
+        wanted = self._derived_at_start(method)
         key = (*wanted, tuple(direction))
-        if self._tangent is None or self._tangent[0] != key:
-            made = TangentLinear(self._open, wanted[0], self._data, tuple(direction))
-            if self._tangent is not None:
-                self._tangent[1].close()
-            self._tangent = key, made
-        tangent: TangentLinear = self._tangent[1]
-        return tangent
+        alone = self._communicator.size == 1
+        with self._stepping_on(method, arguments=b"" if alone else _fingerprint(direction)):
+            if self._tangent is None or self._tangent[0] != key:
+                made = TangentLinear(self._open, wanted[0], self._data, tuple(direction))
+                if self._tangent is not None:
+                    self._tangent[1].close()
+                self._tangent = key, made
+            yield self._tangent[1]
 
-    def _derived_at_start(self, method: str, arguments: bytes = b"") -> tuple[dict[str, bool], dict[str, Any]]:
+    def _derived_at_start(self, method: str) -> tuple[dict[str, bool], dict[str, Any]]:
         """Return all on which the trees of a derivative depend: the fields that were assigned, with whether each member of an
-        ensemble has its own values, and the initial trees. Collective.
+        ensemble has its own values, and the initial trees.
 
-        Raises InputError unless the simulation is open and at t = 0, and as `ThisProcess.refuse_different_calls`.
+        Raises InputError unless the simulation is open and at t = 0.
         """
         if taken := self._ready(method).clock.step:
             raise InputError(
                 f"{method}: expected a simulation at t = 0, but it has taken {taken} steps; make another one"
             )
-        with PROGRAMS.turn:
-            self._communicator.watch.outside(False)
-            try:
-                THIS_PROCESS.refuse_different_calls(method, arguments=arguments)
-            finally:
-                self._communicator.watch.outside(True)
         return {name: name in self._per_member for name in self._assigned}, dict(self._open.problem.initial)
 
     # ---- assignment --------------------------------------------------------------------------------------------------

@@ -5,10 +5,8 @@ from __future__ import annotations
 import math
 import os
 import shutil
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -38,12 +36,10 @@ from hpcstencil.simulation.checkpoint_time import seconds_to_checkpoint
 from hpcstencil.simulation.memory_estimate import memory
 from hpcstencil.simulation.prepared import Prepared
 from hpcstencil.simulation.step_speed import step_speed
-from hpcstencil.symbolic import numpy_evaluate
-from hpcstencil.symbolic.expressions import Node, Time
+from hpcstencil.symbolic.numpy_evaluate import SAMPLED, at_start
 from hpcstencil.validation.errors import InputError
 from hpcstencil.validation.messages import bytes_text, listing
 
-SAMPLED = 2**16  # cells in which initial expressions and masks are evaluated
 BY_METHOD = {"direct": "", "fft": ", applied by Fourier transforms: the last digits depend on the decomposition"}
 SHOWN = 49  # largest number of weights of a stencil, or receivers of a table, that are printed in full
 WIDTH = 64  # width of a drawing in characters, which are twice as high as wide
@@ -208,19 +204,12 @@ def _refuse_start(problem: Problem) -> None:
 
     On a grid of more than `SAMPLED` cells, initial expressions are evaluated in some of them, and masks are not checked.
     """
-    coordinates, index = numpy_evaluate.sampled_cells(problem.config.grid, SAMPLED)
     for run in problem.members or (problem,):
-        known = {**numpy_evaluate.by_node(run.parameters), Time(): 0.0}
-
-        def values(tree: Node, known: Mapping[Any, Any] = known) -> np.ndarray:
-            with np.errstate(all="ignore"):
-                return np.asarray(numpy_evaluate.evaluate(tree, coordinates, known, index))
-
+        value, mask = at_start(run.config.grid, run.parameters), run.mask
         for name, tree in run.initial.items():
-            if not tree.field_names and not np.isfinite(values(tree)).all():  # fields would be arrays
+            if not tree.field_names and not np.isfinite(value(tree)).all():  # fields would be arrays
                 raise InputError(f"initial.{name}: the initial state is not finite in some cells; correct it")
-        mask = run.mask
-        if mask is not None and not mask.is_read and problem.cells <= SAMPLED and values(mask.solid).all():
+        if mask is not None and not mask.is_read and problem.cells <= SAMPLED and np.all(value(mask.solid)):
             raise InputError(ALL_SOLID)
 
 

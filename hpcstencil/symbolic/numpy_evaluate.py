@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,7 @@ FUNCTIONS = functions(np, np.float64)
 NUMBERS = frozenset((Constant, Parameter, Pointwise))  # classes of the nodes of a tree that is one number
 CELLS_AT_ONCE = 2**18
 ROUNDED = 1e-15  # relative tolerance for rounding in the time of the last sample of a series
+SAMPLED = 2**16  # cells in which trees are evaluated at t = 0
 MOST_CELLS = 2**24  # in which the bound of a parameter is computed
 
 
@@ -175,12 +176,22 @@ def spread(shape: Sequence[int], most: int) -> list[np.ndarray]:
     return [np.unique(np.linspace(0, n - 1, math.ceil(n / apart)).astype(np.int64)) for n in shape]
 
 
-def sampled_cells(grid: Grid, most: int) -> tuple[list[np.ndarray], np.ndarray]:
-    """Return the ``coordinates`` and the ``index`` for `evaluate` in about ``most`` cells of the grid, evenly spaced."""
-    cells = spread(grid.shape, most)
+def at_start(grid: Grid, parameters: Mapping[str, float | np.ndarray]) -> Callable[..., Any]:
+    """Return the function that evaluates a tree at t = 0, in all cells of the grid or in about `SAMPLED`, evenly spaced.
+
+    Its second argument maps further nodes, such as fields, to their values.
+    """
+    cells = spread(grid.shape, SAMPLED)
     places = [grid.centres_of(axis, chosen) for axis, chosen in enumerate(cells)]
-    index = np.ravel_multi_index(np.meshgrid(*cells, indexing="ij"), grid.shape)
-    return list(np.meshgrid(*places, indexing="ij", sparse=True)), np.asarray(index)
+    coordinates = np.meshgrid(*places, indexing="ij", sparse=True)
+    index = np.asarray(np.ravel_multi_index(np.meshgrid(*cells, indexing="ij"), grid.shape))
+    known = {**by_node(parameters), Time(): 0.0}
+
+    def value(tree: Node, values: Mapping[Any, Any] | None = None) -> Any:
+        with np.errstate(all="ignore"):
+            return evaluate(tree, coordinates, {**known, **(values or {})}, index)
+
+    return value
 
 
 def largest(tree: Node, grid: Grid, parameters: Mapping[str, float | np.ndarray]) -> float:

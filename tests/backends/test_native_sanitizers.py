@@ -177,6 +177,14 @@ int main() {
 }
 """
 SERIES = {"series": "samples.npy", "dt": 0.1}
+SELF_FOCUSING = {
+    "grid": {"shape": [47, 41, 61]},
+    "equation": {"name": "custom", "a": 0.3, "rhs": {"u": "v", "v": "(1 + a*u)*laplacian(u)"}},
+    "boundary": {"x": "periodic", "y": "periodic", "z": {"dirichlet": 0.0}},
+    "numerics": {"integrator": "leapfrog"},
+    "objective": {"J": "integral(u**2)"},
+    "gradient": {"of": ["initial.u"]},
+}
 CASES = {
     "3-D in place": {
         "grid": {"shape": [47, 41, 61]},
@@ -242,20 +250,9 @@ CASES = {
         "objective": {"J": "integral(u**2)"},
         "gradient": {"of": ["equation.s"]},
     },
-    "3-D in place, with a tape": {
-        "grid": {"shape": [47, 41, 61]},
-        "equation": {"name": "custom", "a": 0.3, "rhs": {"u": "v", "v": "(1 + a*u)*laplacian(u)"}},
-        "boundary": {"x": "periodic", "y": "periodic", "z": {"dirichlet": 0.0}},
-        "numerics": {"integrator": "leapfrog"},
-        "objective": {"J": "integral(u**2)"},
-        "gradient": {"of": ["initial.u"]},
-    },
+    "3-D in place, with a tape": SELF_FOCUSING,
     "3-D in place, with a tape in half precision": {
-        "grid": {"shape": [47, 41, 61]},
-        "equation": {"name": "custom", "a": 0.3, "rhs": {"u": "v", "v": "(1 + a*u)*laplacian(u)"}},
-        "boundary": {"x": "periodic", "y": "periodic", "z": {"dirichlet": 0.0}},
-        "numerics": {"integrator": "leapfrog"},
-        "objective": {"J": "integral(u**2)"},
+        **SELF_FOCUSING,
         "gradient": {"of": ["initial.u"], "tape_precision": "half"},
     },
     "2-D in place, with a tape": {

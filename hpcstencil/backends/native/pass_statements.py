@@ -118,7 +118,7 @@ class Cells(Writer):
     slides: Collection[Row] = ()  # rows whose vectors slide, see vector.hpp
     absent: Absent = NONE_ABSENT
     replayed: Sequence[str] = ()  # fields in arrays of each step
-    replayed_in_half: bool = False  # whether the numbers of these arrays have half the bits, see half.hpp
+    replayed_in_half: bool = False  # whether these arrays are in half precision, see half.hpp
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -50,8 +50,8 @@ def plane_and_pitch(array: jax.Array | np.ndarray) -> tuple[int, int]:
 def passed(to: Callable[[Any], None], names: Sequence[str], arrays: ArraysByStep) -> Iterator[None]:
     """A context in which a function of a library, ``to``, has passed on the addresses of arrays with these ``names``.
 
-    All arrays of a name have the same strides and dtype, and cells of the last axis beside each other. Their numbers may have
-    half the bits of those of the run (half.hpp).
+    All arrays of a name have the same strides and dtype, and cells of the last axis beside each other. They may be in half
+    precision (half.hpp).
     """
     steps = np.array(sorted(arrays), np.int64)
     places = np.zeros((len(steps), len(names)), np.uintp)

@@ -10,7 +10,7 @@ static inline void copy(real* to, const real* from, long n) {
     memcpy(to + x, from + x, (n - x) * sizeof(real));
 }
 
-// Copies n cells to numbers with half the bits.
+// Copies n cells to an array in half precision.
 static inline void copy(half* to, const real* from, long n) {
     for (; n >= LANES; to += LANES, from += LANES, n -= LANES) {
         const halves rounded = HalfOf<real>::rounded(*(const unaligned_vec*)from);
@@ -39,7 +39,7 @@ static inline void copy_past_caches(half* to, const real* from) {
 }
 #endif
 
-// Copies n cells, or rounds them to numbers with half the bits. With ``non_temporal``, stores bypass the caches where
+// Copies n cells, or rounds them to half precision. With ``non_temporal``, stores bypass the caches where
 // the processor supports it, for numbers that are not read soon.
 template <class Number>
 static void copy_out(Number* to, const real* from, long n, bool non_temporal) {

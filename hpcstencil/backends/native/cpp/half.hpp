@@ -1,5 +1,5 @@
-// Numbers with half the bits of the run's, in memory only. Those of floats have their first 16 bits (bfloat16), and so
-// the same range; those of doubles are floats.
+// Half precision, for arrays in memory: a float is rounded to its first 16 bits (bfloat16), which keep its range, and a
+// double to a float.
 #pragma once
 #include <stdint.h>
 #include <string.h>
@@ -50,7 +50,7 @@ static inline Vector first_of(const Number* from, long n) {
     return found;
 }
 
-// Numbers in memory as those of the run: of a vector of cells (vec), or of a single cell (real).
+// Loads a vector of cells (vec), or a single cell (real), from an array in half precision.
 template <class W>
 static inline W load(const half* p) {
     const halves found = first_of<halves>(p, sizeof(W) / sizeof(real));

@@ -26,7 +26,7 @@ struct LevelStates {
     struct Entry {
         int output, field;
         char* to;
-        long plane, pitch, bytes;  // bytes: of a number, half those of a cell for numbers of half.hpp
+        long plane, pitch, bytes;  // bytes: of a number, fewer in half precision (half.hpp)
     };
     std::vector<Entry> entries;
 

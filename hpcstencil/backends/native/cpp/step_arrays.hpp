@@ -7,8 +7,8 @@
 #include "prefetch.hpp"
 
 // For each of ``steps``, ascending steps of a call's clock, some arrays of the caller's block. The n-th array of each
-// step has planes[n] cells from one plane to the next, and pitches[n] from one row to the next. A number in it has
-// bytes[n] bytes, those of a cell or half of them (half.hpp).
+// step has planes[n] cells from one plane to the next, and pitches[n] from one row to the next. Each of its
+// numbers takes bytes[n] bytes, which says whether it is in half precision (half.hpp).
 struct StepArrays {
     int64_t count;
     const int64_t* steps;
@@ -38,7 +38,7 @@ struct StepInputs {
         call = &of, fixed = &fixed_arrays, arrays = REPLAYED ? replayed->of(step, REPLAYED) : nullptr;
     }
     // What a pass that computes plane i reads. Row m of a call is row m * rows of plane i + m * planes; arrays of the
-    // step have it ``wrapped`` rows further up. The pass knows whether their numbers are those of half.hpp.
+    // step have it ``wrapped`` rows further up. The pass knows whether these are in half precision.
     Rows at(const Plane& read, long i, long planes = 0, long rows = 1, long wrapped = 0) const {
         if (read.input > OF_STEP)
             return {fixed->at(read, i).p, planes * fixed->plane + rows * fixed->pitch};
