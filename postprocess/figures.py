@@ -310,6 +310,9 @@ def _series(
         values = values - values[0]
     elif low > 0 and high > 1e3 * low:
         axes.set_yscale("log")
+        later = value_limits(values[1:])[0]  # an error at t = 0 may be rounding alone
+        if low < 1e-3 * later:
+            axes.set_ylim(bottom=later / 2)
     marker = "o" if len(time) < 3 else None
     for number, (line, member) in enumerate(zip(np.atleast_2d(values.T), members or [""], strict=True)):
         color = colormaps["viridis"](0.9 * number / max(1, len(members) - 1)) if members else LINE

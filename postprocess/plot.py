@@ -5,10 +5,12 @@ Also a script: `python -m postprocess.plot FILE.h5 --help`.
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -134,12 +136,9 @@ def plot_movie(
         raise WriteProblem("An mp4 needs the program ffmpeg, which is not in PATH: install it, or write a .gif.")
     figure, draw = field_canvas(selection, movie_limits(selection))
     rate = min(25.0, max(5.0, len(selection.view.times) / SECONDS))
-    _make_folder(target)
     write = write_mp4 if target.suffix.lower() == ".mp4" else write_gif
     try:
-        write(figure, _frames(selection, draw), target, rate)
-    except OSError as error:
-        raise WriteProblem(f"{target} could not be written: {error.strerror or error}.") from error
+        _publish(target, lambda temporary: write(figure, _frames(selection, draw), temporary, rate))
     except subprocess.CalledProcessError as error:
         raise WriteProblem(f"ffmpeg failed (status {error.returncode}) on {target}: write a .gif instead.") from error
     return target
@@ -218,11 +217,22 @@ def _beside(path: str | Path, name: str, ending: str, **places: float | None) ->
     return Path(path).with_name(".".join([Path(path).stem, name, *given, ending]))
 
 
-def _make_folder(target: Path) -> None:
+def _publish(target: Path, make: Callable[[Path], object]) -> None:
+    """Create the file ``target``, and its folder if it is missing.
+
+    ``make`` writes the file under a temporary name with the same suffix. A failure leaves no incomplete file, and an older picture as it was.
+    """
+    linked = Path(os.path.realpath(target))
+    temporary = linked.with_name(f".{os.getpid()}.{linked.name}")
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
+        linked.parent.mkdir(parents=True, exist_ok=True)
+        make(temporary)
+        os.replace(temporary, linked)
     except OSError as error:
-        raise WriteProblem(f"The folder {target.parent} could not be made: {error.strerror}.") from error
+        raise WriteProblem(f"{target} could not be written: {error.strerror or error}.") from error
+    finally:
+        with suppress(OSError):
+            temporary.unlink()
 
 
 def _save(figure: Figure, output: str | Path) -> Path:
@@ -233,11 +243,7 @@ def _save(figure: Figure, output: str | Path) -> Path:
     if target.suffix[1:].lower() not in kinds:
         known = ", ".join(f".{kind}" for kind in sorted(kinds))
         raise RequestProblem(f"A picture cannot be written as '{target.name}': use one of {known}.")
-    _make_folder(target)
-    try:
-        figure.savefig(target, dpi=DPI, bbox_inches="tight", pad_inches=0.12)
-    except OSError as error:
-        raise WriteProblem(f"{target} could not be written: {error.strerror or error}.") from error
+    _publish(target, lambda temporary: figure.savefig(temporary, dpi=DPI, bbox_inches="tight", pad_inches=0.12))
     return target
 
 

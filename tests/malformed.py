@@ -730,6 +730,7 @@ LINES = [
     *((f"{command} pipe", 2, "pipe is a device or pipe") for command in ("info", "plot")),
     ("info /dev/zero", 2, "/dev/zero is a device or pipe"),
     ("info --repair pipe", 2, "pipe: no such file"),
+    ("check good.toml --set decomposition.tiles=[9,1]", 2, "decomposition.tiles: expected at most 8 along x", "got 9"),
     ("check good.toml --set initial={file='pipe'}", 2, "initial.file: expected an HDF5 file"),
     ("run good.toml --output pipe", 2, "--output: expected the name of the output file", "pipe"),
     (

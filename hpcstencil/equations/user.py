@@ -37,6 +37,14 @@ class Names(SimpleNamespace):
         raise AttributeError(f"there is no '{name}' here; {hint}")
 
 
+class Largest(dict[str, float]):
+    """The largest magnitudes of the measured quantities, which the `rates` of user code reads by name."""
+
+    def __missing__(self, name: str) -> float:
+        known = f"measured are {listing(list(self))}" if self else "nothing is measured, as solution_dependent = False"
+        raise LookupError(f"largest has no {shown(name)}; {known}")
+
+
 def load(path: Path, name: str) -> tuple[Equation, str]:
     """Load the class ``name`` from the Python file at ``path``. Returns (an instance, the text of the file).
 
@@ -134,7 +142,7 @@ def rates_of(
     if in_file is None:
         return equation.rates(p, largest, ndim)
     path, name = in_file
-    rates = guarded(path, lambda: equation.rates(p, largest, ndim))
+    rates = guarded(path, lambda: equation.rates(p, Largest(largest), ndim))
     wanted = f"{KEY}: expected {name}.rates(self, p, largest, ndim) in {path} to return"
     if not isinstance(rates, Rates):
         raise InputError(f"{wanted} Rates(...) of hpcstencil.equations, but got {_returned(rates)}; correct it")

@@ -16,6 +16,7 @@ import numpy as np
 from hpcstencil.io import xdmf
 from hpcstencil.io.dataset_names import DIAGNOSTICS, PROBES, VALUES
 from hpcstencil.io.file_layout import Description, lay_out, write_attributes
+from hpcstencil.io.file_names import xdmf_path
 from hpcstencil.io.file_read import SCALES, fields_in
 from hpcstencil.io.file_spans import UNUSED, sound_unused
 from hpcstencil.io.hdf5_access import open_alone
@@ -29,13 +30,21 @@ FORMAT_VERSION = 1
 RESERVED = (DIAGNOSTICS, PROBES, *SCALES)  # names at the root of the file that no field may have
 
 
-def refuse_existing(path: Path) -> None:
-    """Raise InputError if ``path`` exists, because an output is replaced only at the user's request."""
+def refuse_existing(
+    path: Path, key: str, overwrite: str = "--overwrite to replace it, --resume to continue its run"
+) -> None:
+    """Raise InputError if an output ``path`` exists, or a foreign file where its XDMF file belongs.
+
+    ``key`` is the name of the setting that gives the path, and ``overwrite`` tells how to replace files. Raises
+    EnvironmentProblem if the file system fails.
+    """
+    advice = f"use {overwrite}, or choose another {key}"
     if path.exists():
-        raise InputError(
-            f"{path}: exists already; use --overwrite to replace it, --resume to continue its run, or choose another "
-            "--output"
-        )
+        raise InputError(f"{path}: exists already; {advice}")
+    beside = xdmf_path(path)
+    with file_errors(beside, "read"):
+        if xdmf.is_foreign(beside):
+            raise InputError(f"{beside}: exists already, and is not the XDMF file of a run; {advice}")
 
 
 def refuse_reserved(fields: Sequence[str]) -> None:

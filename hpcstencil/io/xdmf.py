@@ -31,6 +31,7 @@ from hpcstencil.runtime.filesystem import file_errors
 from hpcstencil.symbolic.staggering import Layout
 
 MESH = "xdmf-mesh"  # no field can have this name, because of the hyphen
+HEAD = '<?xml version="1.0" encoding="utf-8"?>\n<Xdmf Version="2.0">\n<Domain>\n<Grid Name="output" '  # of each file
 LONGEST_RUN = 4096  # cells of a coordinate per chunk: repetitions must lie within deflate's window of 32 KiB
 
 
@@ -80,6 +81,14 @@ def _fill_with_coordinate(dataset: h5py.Dataset, centres: np.ndarray, axis: int)
     for position in positions(counts):
         offset = tuple(p * c for p, c in zip(position, chunk, strict=True))
         dataset.id.write_direct_chunk(offset, packed[position[axis]])
+
+
+def is_foreign(path: Path) -> bool:
+    """Whether there is a file at ``path`` that does not begin as an XDMF file of an output does. Raises OSError."""
+    if not path.exists():
+        return False
+    with path.open("rb") as file:
+        return file.read(len(HEAD)) != HEAD.encode()
 
 
 class Sidecar:
@@ -150,8 +159,7 @@ def _document(
     members = layout.members
     zeros, ones = _text([0] * grid.ndim), _text([1] * (grid.ndim + 1 + len(members)))
     one = _text((*(1 for _ in members), 1, *grid.shape))
-    yield '<?xml version="1.0" encoding="utf-8"?>\n<Xdmf Version="2.0">\n<Domain>\n'
-    yield '<Grid Name="output" GridType="Collection" CollectionType="Temporal">\n'
+    yield f'{HEAD}GridType="Collection" CollectionType="Temporal">\n'
     for index, time in enumerate(times):
         yield f'<Grid Name="snapshot {index}" GridType="Uniform">\n<Time Value="{float(time)!r}"/>\n{mesh}'
         for field in fields:

@@ -380,7 +380,7 @@ def _fastest_wave(config: Config, model: Model, bounds: Mapping[str, float]) -> 
     """The speed of the fastest wave according to `SupportsCfl.rates`; 0 if the equation has no rates."""
     if not isinstance(model.equation, SupportsCfl):
         return 0.0
-    ones = dict.fromkeys([*model.fields, *model.signals], 1.0)
+    ones = dict.fromkeys([*model.fields, *model.signals], 1.0) if model.equation.solution_dependent else {}
     rates = rates_of(model.equation, config.equation.in_file, Names(**bounds), ones, config.grid.ndim)
     return max([rates.wave, *rates.velocity])
 

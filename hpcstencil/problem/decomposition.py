@@ -155,6 +155,12 @@ def decompose(problem: Problem, processes: int, devices: int) -> Topology:
     device_parts = _parts(wishes.devices, devices, thinnest, periodic, radius, "devices")
     tiles = (1,) * grid.ndim if isinstance(wishes.tiles, str) else tuple(wishes.tiles)
     topology = Topology(grid.shape, periodic, process_parts, device_parts, tiles)
+    for axis, (count, cells) in enumerate(zip(tiles, topology.narrowest(), strict=True)):
+        if count > cells:
+            raise InputError(
+                f"decomposition.tiles: expected at most {cells} along {AXES[axis]}, the cells of the narrowest block, "
+                f'but got {count}; give fewer, or "auto"'
+            )
     _check_given_interval(problem, topology)
     return topology
 

@@ -73,25 +73,23 @@ class Frozen:
         self.initial, self.parameters = initial, numpy_evaluate.by_node(parameters)
         ranges = [np.unique(np.linspace(0, n - 1, per_axis).round().astype(np.int64)) for n in grid.shape]
         self.cells = [axis.ravel() for axis in np.meshgrid(*ranges, indexing="ij")]
-        half = np.linspace(0.0, np.pi, ANGLES // 2 + 1)
-        whole = np.linspace(-np.pi, np.pi, ANGLES)
-        angles = np.meshgrid(half, *[whole] * (grid.ndim - 1), indexing="ij")
-        self.angles = [axis.ravel() for axis in angles]
+        self.angles = angles_of(grid.ndim)
         self.values: dict[tuple[Node, Offset], Any] = {}
         self.symbols: dict[Node, Symbol] = {}
 
     def matrices(self, trees: Mapping[str, Node], rates: Mapping[str, Node]) -> tuple[np.ndarray, np.ndarray]:
         """(the matrices ∂F_m/∂u_n, the ``rates`` by field) for all sampled cells and angles.
 
-        Both are in 1/time: a float64 or complex array of shape (modes, fields, fields), and float64 of shape (modes, fields),
-        0 for fields without a rate. Modes whose matrix is not finite are left out.
+        Both are in 1/time: a float64 or complex array of shape (cells, angles, fields, fields), and a float64 array of shape
+        (cells, angles, fields), 0 for fields without a rate. Cells with a matrix that is not finite are left out.
         """
         symbols, count, here = [self.symbol(tree) for tree in trees.values()], len(trees), (0,) * self.grid.ndim
         entries = [symbol.get(name, np.zeros((1, 1))) for symbol in symbols for name in trees]
         entries += [_column(self.value(rates.get(name, ZERO), here)) for name in trees]
-        modes = np.stack(np.broadcast_arrays(*entries), -1).reshape(-1, count * (count + 1))
-        modes = modes[np.isfinite(modes).all(1)]
-        return modes[:, : count * count].reshape(-1, count, count), modes[:, count * count :].real
+        modes = np.stack(np.broadcast_arrays(*entries, self.angles[0]), -1)[..., :-1]
+        modes = modes[np.isfinite(modes).all((1, 2))]
+        found = modes[..., : count * count]
+        return found.reshape(*found.shape[:2], count, count), modes[..., count * count :].real
 
     # ---- values in cells ----
 
@@ -189,7 +187,14 @@ class Frozen:
 
     def _of(self, stencil: Stencil) -> np.ndarray:
         """The symbol of a stencil at all angles: a complex array of shape (angles,)."""
-        return np.array(stencil.weights) @ np.exp(1j * np.array(stencil.offsets) @ np.array(self.angles))
+        return np.array(stencil.weights) @ np.exp(1j * np.array(stencil.offsets) @ self.angles)
+
+
+def angles_of(ndim: int) -> np.ndarray:
+    """The sampled angles θ in radians, of shape (axes, angles)."""
+    half = np.linspace(0.0, np.pi, ANGLES // 2 + 1)
+    whole = np.linspace(-np.pi, np.pi, ANGLES)
+    return np.stack(np.meshgrid(half, *[whole] * (ndim - 1), indexing="ij")).reshape(ndim, -1)
 
 
 def _column(value: Any) -> np.ndarray:
@@ -209,10 +214,10 @@ def matrices(
     """The matrices of modes near the initial state, and the damping rates ``damped`` there, as `Frozen.matrices` returns them.
 
     ``trees`` are the time derivatives by field, and ``initial`` the initial expressions; fields without one are 0. The
-    result is empty if a tree has more than HIGHEST levels.
+    result has no cell if a tree has more than HIGHEST levels.
     """
     if any(size_and_height(tree)[1] > HIGHEST for tree in trees.values()):
-        return np.zeros((0, len(trees), len(trees))), np.zeros((0, len(trees)))
+        return np.zeros((0, 1, len(trees), len(trees))), np.zeros((0, 1, len(trees)))
     modes = ANGLES**grid.ndim * len(trees) ** 2
     per_axis = next((n for n in CELLS if n**grid.ndim * modes <= ROOM), CELLS[-1])
     with np.errstate(all="ignore"):
@@ -237,7 +242,7 @@ def stable_partitioned_step(
     mode that grows in the equation is left out.
     """
     rates = np.linalg.eigvals(matrices)
-    bounded = (rates.real <= GROWING * np.abs(rates).max(initial=0.0)).all(1)
+    bounded = (rates.real <= GROWING * np.abs(rates).max(initial=0.0)).all(-1)
 
     def amplified(step: float) -> float:
         made = step_matrices(method, matrices[bounded], damping[bounded], groups, step)
@@ -326,6 +331,19 @@ def estimated_step(problem: Problem, dt: float) -> float:
         groups = [problem.groups[name] for name in problem.trees]
         return stable_partitioned_step(found, damping, method, groups, config.time.end, dt)
     return stable_step(np.linalg.eigvals(found).ravel(), method, config.time.end, dt)
+
+
+def growth_of_shortest_waves(problem: Problem) -> float:
+    """The rate, in 1/time, at which waves of two cells grow near the initial state; 0 if longer waves grow as fast.
+
+    If it is positive, the problem is ill-posed: the finer the grid, the faster the waves grow. Initial values from files are
+    taken as 0.
+    """
+    found, _ = matrices_near_start(problem)
+    growth = np.linalg.eigvals(found).real.max((0, 2), initial=0.0)
+    short = (np.abs(angles_of(problem.config.grid.ndim)) == np.pi).any(0)
+    fastest = float(growth.max(initial=0.0, where=short))
+    return fastest if fastest > (1.0 + GROWING) * growth.max(initial=0.0, where=~short) else 0.0
 
 
 def matrices_near_start(problem: Problem) -> tuple[np.ndarray, np.ndarray]:

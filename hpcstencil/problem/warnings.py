@@ -1,5 +1,5 @@
-"""Warnings before a run: a step that is too long, rates that are too small, a negative diffusion coefficient, a mask or a mean
-without content."""
+"""Warnings before a run: a step that is too long, rates that are too small, a negative diffusion coefficient, shortest waves
+that grow fastest, a mask or a mean without content."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hpcstencil.equations.user import Names, rates_of
 from hpcstencil.numerics.schedule import ROUND
 from hpcstencil.problem.problem import Problem
 from hpcstencil.problem.stability import stable_dt
-from hpcstencil.problem.von_neumann import estimated_step
+from hpcstencil.problem.von_neumann import GROWTH, estimated_step, growth_of_shortest_waves
 from hpcstencil.symbolic.expressions import Field
 from hpcstencil.symbolic.numpy_evaluate import at_start
 
@@ -26,6 +26,7 @@ def warnings_of(problem: Problem) -> list[str]:
         *_without_solid_cells(problem),
         *_without_means(problem),
         *_running_backwards(problem),
+        *_ill_posed(problem),
         *_doubtful_rates(problem),
         *unstable(problem),
     ]
@@ -72,6 +73,20 @@ def _running_backwards(problem: Problem) -> list[str]:
         "to blow up for any step"
         for name, least in negative.items()
         if diffusion({**problem.bounds, name: 2 * problem.bounds[name]}) != diffusion(problem.bounds)
+    ]
+
+
+def _ill_posed(problem: Problem) -> list[str]:
+    """A warning if the shortest waves grow fastest, as with a negative diffusion coefficient; built-in equations with rates are
+    not examined."""
+    if isinstance(problem.equation, SupportsCfl) and problem.config.equation.in_file is None:
+        return []
+    growth = max(growth_of_shortest_waves(run) for run in problem.members or (problem,))
+    if growth * problem.config.time.end <= math.log(GROWTH):
+        return []
+    return [
+        f"equation: waves of two cells grow fastest, e-fold in t = {1 / growth:.3g}, as with a negative diffusion coefficient: "
+        "expect the solution to blow up for any step"
     ]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -21,6 +21,7 @@ from hpcstencil.config.reader import check_sources, from_mapping, load
 from hpcstencil.config.settings import TABLES, Config
 from hpcstencil.io.array_file import ArrayContents
 from hpcstencil.io.output_lock import claimed
+from hpcstencil.io.output_preparation import refuse_existing
 from hpcstencil.numerics.integrators import MEMORY
 from hpcstencil.numerics.schedule import ROUND
 from hpcstencil.problem.build import build, initial_expression
@@ -735,7 +736,8 @@ class Simulation:
         options = Options(path, overwrite, quiet=not progress)
         outputs = outputs_of(simulation.problem, options)
         if not overwrite:
-            agree(communicator, lambda: _refuse_existing(outputs))
+            for made in outputs:
+                agree(communicator, partial(refuse_existing, made, "output", "overwrite=True to replace it"))
         asked = os.fsencode(path) + bytes([bool(overwrite)])
         with self._stepping_on("run", arguments=asked), _watched() as request, claimed(outputs, communicator) as claims:
             source_of(config, self._open.problem.contents, options, communicator)  # refuses an existing file
@@ -805,13 +807,6 @@ def _fingerprint(direction: Mapping[str, Any]) -> bytes:
 def _is_number(value: Any) -> bool:
     """Whether a value is an integer or a real number of Python or NumPy; booleans are not."""
     return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
-
-
-def _refuse_existing(paths: Sequence[Path]) -> None:
-    """Raise InputError if one of the ``paths`` exists, and suggest overwrite=True."""
-    for path in paths:
-        if path.exists():
-            raise InputError(f"{path}: exists already; use overwrite=True to replace it, or choose another output")
 
 
 def _built(config: Config, contents: Mapping[str, ArrayContents], given: Tables) -> Problem:

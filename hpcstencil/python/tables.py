@@ -44,8 +44,11 @@ class Tables:
         """Convert a dict, whose keys may be dotted as in --set. Raises InputError for values that are neither arrays nor
         representable in TOML."""
         self = cls({})
-        for key, value in tables.items():
-            self._put(self.plain, str(key), value, tuple(str(key).split(".")))
+        try:
+            for key, value in tables.items():
+                self._put(self.plain, str(key), value, tuple(str(key).split(".")))
+        except RecursionError:
+            raise InputError("input: a table or a list contains itself; correct it") from None
         return self
 
     def _put(self, table: dict[str, Any], key: str, value: Any, path: tuple[str, ...]) -> None:

@@ -123,7 +123,7 @@ def source_of(
     if options.resume:
         return _resumed(config, contents, options, communicator)
     if not options.overwrite:
-        agree(communicator, lambda: refuse_existing(options.output))
+        agree(communicator, lambda: refuse_existing(options.output, "--output"))
         from_rank_0(communicator, lambda: _refuse_orphans(options.output))
     if options.restart is None:
         return Source()

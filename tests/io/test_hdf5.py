@@ -281,12 +281,24 @@ def test_killed_between_the_two_flushes(tmp_path):
 
 def test_existing_output_is_refused(tmp_path):
     path = tmp_path / "run.h5"
-    refuse_existing(path)
+    refuse_existing(path, "--output")
     path.write_text("precious")
-    with pytest.raises(InputError, match="--overwrite.*--resume") as failure:
-        refuse_existing(path)
+    with pytest.raises(InputError, match="--overwrite.*--resume.*another --output") as failure:
+        refuse_existing(path, "--output")
     assert str(path) in str(failure.value) and failure.value.status == 2
     assert path.read_text() == "precious"
+
+
+def test_a_foreign_file_in_place_of_the_xdmf_file_is_refused(tmp_path):
+    path, beside = tmp_path / "run.h5", tmp_path / "run.xdmf"
+    written(path, grid_of((4,)), 1)
+    path.unlink()
+    refuse_existing(path, "--output")  # the file beside it is that of an earlier run
+    beside.write_text("precious")
+    with pytest.raises(
+        InputError, match="run.xdmf: exists already, and is not the XDMF file of a run; use --overwrite"
+    ):
+        refuse_existing(path, "--output")
 
 
 def test_missing_folders_are_made_and_an_old_file_replaced(tmp_path):

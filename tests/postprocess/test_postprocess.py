@@ -1,6 +1,7 @@
 """Reading, plotting and summarizing files that follow the contract; the pictures are checked by their data."""
 
 import dataclasses
+import errno
 import subprocess
 import sys
 from pathlib import Path
@@ -20,7 +21,15 @@ from hpcstencil.validation.errors import EnvironmentProblem, InputError
 from postprocess import reader
 from postprocess.convergence import save
 from postprocess.figures import colour_scale, diagnostics_figure, field_figure, probes_figure
-from postprocess.plot import movie_limits, parse_slices, plot_diagnostics, plot_field, plot_movie, plot_probes
+from postprocess.plot import (
+    WriteProblem,
+    movie_limits,
+    parse_slices,
+    plot_diagnostics,
+    plot_field,
+    plot_movie,
+    plot_probes,
+)
 from postprocess.reader import FileProblem, Probes, RequestProblem, read_view
 from postprocess.results import Result, result_figure
 from postprocess.selection import cell_bounds, select
@@ -350,6 +359,31 @@ def test_a_diagnostic_that_changes_by_rounding_alone_is_drawn_as_constant(plane,
     series = {"time": np.array([0.0, 1.0]), "mass": np.array([0.03, 0.03 + change])}
     (axes,) = diagnostics_figure(dataclasses.replace(read_view(plane), diagnostics=series)).axes
     assert axes.get_title(loc="left") == title and np.diff(axes.get_ylim()) == pytest.approx(height, rel=0.01)
+
+
+def test_an_error_that_begins_at_rounding_does_not_stretch_the_axis(plane):
+    errors = np.array([1e-17, 2e-4, 5e-1])
+    series = {"time": np.arange(3.0), "step": np.arange(3), "error": errors}
+    (axes,) = diagnostics_figure(dataclasses.replace(read_view(plane), diagnostics=series)).axes
+    assert axes.get_yscale() == "log" and 1e-5 < axes.get_ylim()[0] < 2e-4 and axes.get_ylim()[1] > 5e-1
+    series["error"] = np.array([1e-17, 1e-15, 1e-1])  # grows all the time
+    (axes,) = diagnostics_figure(dataclasses.replace(read_view(plane), diagnostics=series)).axes
+    assert axes.get_ylim()[0] < 1e-17
+
+
+def test_a_picture_that_fails_leaves_the_old_one(plane, monkeypatch):
+    picture = plot_field(plane)
+    before = picture.read_bytes()
+
+    def fill_the_disk(figure, path, **options):
+        path.write_bytes(b"half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Figure, "savefig", fill_the_disk)
+    with pytest.raises(WriteProblem, match=r"\.png could not be written: No space left on device\.$"):
+        plot_field(plane)
+    assert picture.read_bytes() == before
+    assert {path.name for path in plane.parent.iterdir()} == {plane.name, picture.name}
 
 
 @pytest.mark.parametrize("count", [3, 8, 9])

@@ -127,6 +127,33 @@ def test_an_unstable_step_is_warned_of():
     assert warning.startswith("time.dt = 1 is beyond the stable step of rk4 for this equation and grid, about 0.027")
 
 
+BACKWARDS = {
+    "diffusion": {"u": "-0.5*laplacian(u)"},
+    "along one axis": {"u": "laplacian(u) - 3*difference_x(difference_x(u))"},
+    "waves": {"u": "v", "v": "-laplacian(u)"},
+    "in one cell": {"u": "div_grad(1 - 2*(x < 1), u)"},
+    "fourth order": {"u": "laplacian(laplacian(u))"},
+}
+FORWARDS = {
+    "growth": {"u": "5*u*(1 - u) + laplacian(u)"},
+    "patterns": {"u": "laplacian(u**3 - u - 0.05*laplacian(u))"},
+    "advection": {"u": "-upwind(u, 2, 1)"},
+    "waves": {"u": "v", "v": "laplacian(u) + 5*u"},
+    "too fine patterns for the run": {"u": "u - 1e-6*laplacian(u)"},
+}
+
+
+@pytest.mark.parametrize("rhs", BACKWARDS.values(), ids=BACKWARDS)
+def test_an_ill_posed_equation_is_warned_of(rhs):
+    warnings = warnings_of(custom(rhs, {"u": "0.1"}, dt=1e-6, end=9.0))
+    assert [w for w in warnings if w.startswith("equation: waves of two cells grow fastest, e-fold in t = ")]
+
+
+@pytest.mark.parametrize("rhs", FORWARDS.values(), ids=FORWARDS)
+def test_growth_of_longer_waves_is_not_warned_of(rhs):
+    assert not warnings_of(custom(rhs, {"u": "0.1"}, dt=1e-6, end=1.0))
+
+
 @pytest.mark.parametrize(
     "changes", [{"initial": {"u": "u.npy"}}, {"mask": {"solid": "solid.npy"}}], ids=["start", "mask"]
 )

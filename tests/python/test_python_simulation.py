@@ -32,6 +32,8 @@ MAXWELL = {
     "boundary": {"x": {"cpml": {"width": 0.3}}, "y": {"dirichlet": 0.0}}, "time": {"end": 0.3, "cfl": 0.5},
     "output": {}, "diagnostics": {},
 }  # fmt: skip
+LOOP: dict[str, object] = {}
+LOOP["grid"] = LOOP
 # Every way to take steps, and every kind of state.
 KINDS = {
     "fixed steps": HEAT,
@@ -464,6 +466,7 @@ REFUSED = {
     "a dotted key": (lambda sim: hs.Simulation({**HEAT, "time.end": 2.0}), r'a key with a dot; write {"time": {"end": ...}}'),
     "no dict": (lambda sim: hs.Simulation("input.toml"), r"expected a dict .* use Simulation.from_toml"),
     "no path": (lambda sim: hs.Simulation.from_toml(HEAT), r"from_toml: expected the path .* use Simulation\(tables\)"),
+    "a table in itself": (lambda sim: hs.Simulation(LOOP), "input: a table or a list contains itself"),
     "nothing for a key": (lambda sim: hs.Simulation({**HEAT, "title": None}), "title: expected a number, a text"),
     "a complex number": (lambda sim: hs.Simulation({**HEAT, "time": {"end": np.array(1j)}}), "time.end: expected a number"),
     "a time as a text": (lambda sim: sim.run_until("0.1"), "run_until: expected a time from 0, .* but got '0.1'"),

@@ -424,7 +424,9 @@ def test_files_that_are_there_are_refused(started, tmp_path):
     path.unlink()
     for checkpoint in list_checkpoints(path):
         checkpoint.unlink()
-    with pytest.raises(InputError, match=r"output.streams.part: .*run.part.h5 exists already; use --overwrite"):
+    with pytest.raises(
+        InputError, match=r"run.part.h5: exists already; use --overwrite .* another output.streams.part.path"
+    ):
         started("run.h5")
     with pytest.raises(
         InputError, match=r"output.streams.part: .*run.part.h5 does not belong to this run; choose another path"
@@ -433,7 +435,7 @@ def test_files_that_are_there_are_refused(started, tmp_path):
     assert not path.exists()
     assert_same(of(started("run.h5", options={"overwrite": True}), "part"), of(started("other.h5"), "part"))
     (tmp_path / "plane.h5").write_text("something else")
-    with pytest.raises(InputError, match=r"output.streams.a: .*plane.h5 exists already"):
+    with pytest.raises(InputError, match=r"plane.h5: exists already; .* another output.streams.a.path"):
         started("new.h5", {"a": {"every": 0.1, "path": str(tmp_path / "plane.h5")}})
     assert not (tmp_path / "new.h5").exists()
 

@@ -21,6 +21,7 @@ from hpcstencil.io.file_layout import Description
 from hpcstencil.io.file_read import inspect, open_for_reading
 from hpcstencil.io.hdf5_validation import json_attribute, numbers
 from hpcstencil.io.output_file import OutputFile, Snapshot
+from hpcstencil.io.output_preparation import refuse_existing
 from hpcstencil.io.snapshot_buffers import Copies
 from hpcstencil.numerics.schedule import ROUND, Clock, Leap, Schedule
 from hpcstencil.problem.problem import Problem
@@ -360,15 +361,12 @@ def check_files(problem: Problem, options: Options, append: bool, communicator: 
         """The files that are continued."""
         found = []
         for name, path in stream_paths(config, options.output).items():
+            if not options.resume and not options.overwrite:
+                refuse_existing(path, f"output.streams.{name}.path")
             if not path.exists() or options.overwrite:
                 if append and not options.quiet:
                     say(f"output.streams.{name}: there is no {path} to continue; it begins here")
                 continue
-            if not options.resume:
-                raise InputError(
-                    f"output.streams.{name}: {path} exists already; use --overwrite to replace it, --resume to continue its "
-                    "run, or choose another path"
-                )
             _check_continued(problem, name, path, append)
             found.append(path)
         return found if append else []
