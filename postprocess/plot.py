@@ -220,7 +220,8 @@ def _beside(path: str | Path, name: str, ending: str, **places: float | None) ->
 def _publish(target: Path, make: Callable[[Path], object]) -> None:
     """Create the file ``target``, and its folder if it is missing.
 
-    ``make`` writes the file under a temporary name with the same suffix. A failure leaves no incomplete file, and an older picture as it was.
+    ``make`` writes the file under a temporary name with the same suffix. A failure leaves no incomplete file, and an older
+    picture as it was.
     """
     linked = Path(os.path.realpath(target))
     temporary = linked.with_name(f".{os.getpid()}.{linked.name}")

@@ -7,7 +7,7 @@ J = Σ c_i (S E u)_i, the derivative ∂J/∂u takes three steps:
   3. the result in each ghost cell, times α_j, is added to its mirror image
 If β_j depends on fields, as at an open end, the result times ∂β_j/∂v is added to the field v in the cell next to the boundary.
 If α_j and β_j depend on a parameter p, the result times ∂α_j/∂p u_{j-1} + ∂β_j/∂p is added to the derivative with respect to p.
-The rule holds for every stencil and every α. Where it applies, the identity of `operands` takes one operator instead.
+The rule holds for every stencil and every α. Where the identity of `operands` applies, a single operator suffices.
 
 On a staggered grid, inner results are evaluated beyond boundaries from the ghost cells of fields (`Field.beyond`). Their
 derivatives then have values there too, which go through the operators below, and step 3 follows at the fields. So a derivative
@@ -162,10 +162,11 @@ class Walls:
         (operand, *_) = part.children
         axes = [axis for axis, reach in enumerate(self.space.reach(part)) if any(reach)]
         if isinstance(part, DivGrad) or (len(axes) > 1 and not isinstance(part, Derivative)):
+            what = "div_grad" if isinstance(part, DivGrad) else "stencils along several axes"
             raise InputError(
-                "boundary: gradients are not available yet for stencils along several axes, and div_grad of an order above 2, "
-                "beside open ends, arrays in boundary values and unknowns in the coefficients of robin "
-                "conditions, or of values on faces beside a boundary; use other conditions, or write differences and means"
+                f"boundary: gradients are not available yet for {what} beside open ends, boundary values from arrays and "
+                "unknowns in robin conditions, and on staggered grids beside any boundary; use numerics.order = 2, other "
+                "conditions, or differences and means"
             )
         found = c if axes else {place: turned(part, tree) for place, tree in c.items()}
         for axis in axes:
@@ -301,8 +302,8 @@ class Walls:
         coefficients = replace(face, values=face.values[:-1])
         if with_fields(coefficients) and rest:
             raise InputError(
-                f"boundary.{AXES[axis]}: gradients are not available yet with {face.kind} whose coefficients are arrays, and "
-                "operators that read the corners of the domain; give expressions"
+                f"boundary.{AXES[axis]}: gradients are not available yet for operators that read the corners of the domain if "
+                f"the coefficients of {face.kind} are arrays; give expressions"
             )
         values = [on_plane(value, axis, self.operands.domain[axis][side]) for value in coefficients.values]
         factor = self.at(kind.ghost(Constant, ONE, Constant(height), *values, ZERO), rest)

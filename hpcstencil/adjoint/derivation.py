@@ -163,8 +163,8 @@ class Derivation:
     def derivatives(self, trees: Mapping[str, Node], seeds: Mapping[str, Node], prefix: str) -> dict[str, Node]:
         """Return the derivatives of Σ seeds·trees by name: of fields (with this prefix), parameters, and values of time series.
 
-        In solid cells, where the trees may have no derivatives, they are 0. Only those of arrays are not, since a flux
-        through the surface depends on the values on both sides.
+        They are 0 in solid cells, where the trees may have no derivatives. Derivatives with respect to arrays are the
+        exception: a flux through the surface depends on the values of an array on both sides.
         """
         by_leaf = transposed(trees, seeds, self.places, self.space)
 

@@ -1,10 +1,12 @@
 """The names of the fields of adjoint and tangent problems, and the keys of the trees that they derive (`Problem.derived`)."""
 
 ADJOINT, TRANSPOSED, GRADIENT, TANGENT = "adjoint.", "transposed.", "gradient.", "tangent."
-SEED = "objective seed "  # and the number of a reduction: the derivative of the objective with respect to its terms
-SAMPLES_SEED = "samples seed "  # and a table: the derivative of the objective with respect to what its receivers record
-CELLS = "extreme cells "  # and the number of a reduction: a field, 1 in the cells that have its value, and 0 elsewhere
-OF_APART = "apart "  # and the name of a field: the part of its time derivative that a two-step method treats apart
+# Prefixes. The number of a reduction follows:
+SEED = "objective seed "  # the derivative of the objective with respect to the terms of the reduction
+CELLS = "extreme cells "  # a field, 1 in the cells that have the value of the reduction, and 0 elsewhere
+# The name of a table of receivers, or of a field, follows:
+SAMPLES_SEED = "samples seed "  # the derivative of the objective with respect to the records of the table
+OF_APART = "apart "  # the part of the field's time derivative that a two-step method treats separately
 OBJECTIVE = "objective"
 
 END, START, PRODUCTS = "end", "start", "products"  # keys of `Problem.derived`

@@ -25,8 +25,8 @@ MOVING = 4  # states in memory if they are stored on disk: one that steps begin 
 BESIDE_ARRAYS = 2**14  # bytes of the file of a state beside its arrays, mostly less: tables of HDF5 and attributes
 FEWEST = 32  # steps on the tape at once; calls of fewer spend much of their time on loading and storing fields
 MOST_TAPE = 2_000_000_000  # bytes of a tape or of states on each process, if the input gives no memory
-STAGES_TOGETHER = {1: 16, 2: 16, 3: 4}  # most of steps to reverse together, by axes: more need more than caches have
-MOST_OPERATIONS = 700  # in all these stages: more also take long to compile (measured by hand)
+STAGES_TOGETHER = {1: 16, 2: 16, 3: 4}  # most stages to reverse together, by number of axes: more do not fit the caches
+MOST_OPERATIONS = 700  # most operations in these stages: more also take long to compile (measured by hand)
 
 
 @dataclass(frozen=True)
@@ -218,7 +218,7 @@ def steps_at_once(adjoint: Adjoint, topology: Topology, kernel: str, injected: b
     most = min(STAGES_TOGETHER[topology.ndim], MOST_OPERATIONS // adjoint.operations) // _stages_of_step(adjoint)
     counts = [n for n in range(1, most + 1) if most_steps(adjoint.reversing(topology, n), topology)]
     steps = _added_every(adjoint, injected) or steps_of(adjoint.forward).total
-    # the fewest groups, as `groups_of` makes them; of these counts, that which leaves the fewest steps alone
+    # the fewest groups, as `groups_of` makes them; among equals, the fewest groups of a single step
     return min(counts or [1], key=lambda n: (steps // n + steps % n, steps % n, -n))
 
 
@@ -239,8 +239,9 @@ def _added_every(adjoint: Adjoint, injected: bool) -> int | None:
 def groups_of(
     steps: RunSteps, adjoint: Adjoint, at_once: int, injected: bool, begin: Collection[int] = ()
 ) -> Iterator[StepRange]:
-    """Yield the steps of a run in groups: ``at_once`` steps, or one where fewer are left of equal size; all that are left if
-    there is a tape.
+    """Yield the steps of a run in groups of ``at_once`` steps of equal size.
+
+    If fewer steps of equal size are left, each of them is a group, or all of them together are one if there is a tape.
 
     If neither states nor times are needed, all steps of equal size are a group. If the objective is a sum over steps, a group
     begins at each state that adds to it, unless what it adds is ``injected`` (`injects`). Groups also begin at the numbers of

@@ -29,12 +29,12 @@ from hpcstencil.problem.problem import Problem
 from hpcstencil.symbolic.differentiate import PIECEWISE_CONSTANT
 from hpcstencil.symbolic.expressions import OPERATORS, Field, Node, Pointwise, has_own_ghosts, rebuilt
 
-TAPE, OPERAND = "tape.", "operand."  # and numbers: fields
+TAPE, OPERAND = "tape.", "operand."  # prefixes of names of fields; numbers follow
 MOST_VALUES = (
-    2  # per cell and step, if one stage needs some: to store and load more takes longer than to compute them again
+    2  # per cell and step, if only one stage needs values: loading more takes longer than computing them again
 )
-MOST_OF_STAGE = 1  # values per cell and stage, if several stages need some
-MOST_OPERANDS = 2  # in fields
+MOST_OF_STAGE = 1  # values per cell and stage, if several stages need values
+MOST_OPERANDS = 2  # most operands that become fields
 
 
 def recording(adjoint: Adjoint, forward: Problem) -> Problem:
@@ -193,8 +193,8 @@ class _StageTape:
     def is_value(self, tree: Node) -> bool:
         """Whether the tape has the value of this tree.
 
-        It has no truth values, and no whole right-hand side of the equation: native code does not round that before it is
-        multiplied by dt.
+        Comparisons are never stored. Nor is a complete right-hand side, because native code multiplies it by dt before it
+        rounds.
         """
         if not self.whole or (isinstance(tree, Pointwise) and tree.function in PIECEWISE_CONSTANT):
             return isinstance(tree, Field) and tree.name in self.states

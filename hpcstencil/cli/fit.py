@@ -61,7 +61,7 @@ def fit(
     with signals.watched() as request, processes() as communicator:
         config, problem = problem_of(input_file, overrides, communicator, path)
         unknowns, first = agree(communicator, lambda: unknowns_of(problem)), single_runs(problem)[0]
-        # These values are no expressions any more.
+        # The initial values that are fitted become arrays.
         found = {one.name for one in unknowns if isinstance(one, InitialValues)}
         expressed = tuple(name for name in first.initial if name not in found)
         adjoint = agree(communicator, lambda: adjoint_of(first, expressed))

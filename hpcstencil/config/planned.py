@@ -1,4 +1,7 @@
-"""What the input language and the command line reserve for later versions. Who uses it reads 'not available yet'."""
+"""Words of the input language and the command line that are reserved for later versions.
+
+The error message for them says 'not available yet'.
+"""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def is_complete(path: Path, config: Config, digests: Mapping[str, str], interrup
     with open_for_reading(path) as file:
         found = attributes(path, file)
     if not {"objective", "arrays_sha256"} <= found.keys():
-        raise InputError(f"{path}: expected the file of a gradient, but it is another; choose another --output")
+        raise InputError(f"{path}: expected a gradient file, but got a file of another kind; choose another --output")
     try:
         refuse_changed(path, found, config, digests, FREE)
     except InputError:

@@ -41,8 +41,8 @@ class Program:
 class SharedPrograms:
     """The programs of this process, with the most recently used one last.
 
-    All processes of a launch make the same calls in the same order. Threads take turns: who steps or reduces fields with a
-    program, or changes the list, holds ``turn``, because a program records for one simulation at a time.
+    All processes of a launch make the same calls in the same order. Threads take turns, because a program records for one
+    simulation at a time: a thread holds ``turn`` while it steps or reduces fields with a program, or changes the list.
     """
 
     def __init__(self) -> None:

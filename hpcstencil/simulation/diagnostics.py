@@ -56,7 +56,7 @@ class Diagnostics:
         return self.values(Reduced(low, high, broken, sums), time)
 
     def values(self, reduced: Reduced, time: float) -> dict[str, Any]:
-        """Return what `evaluate` does, from the reductions of a state at ``time``."""
+        """Return the same values as `evaluate`, from the reductions of a state at ``time``."""
         reductions, cells = self.reductions, self.reductions.cells
         low, high, broken, sums = reduced.low, reduced.high, reduced.broken, reduced.sums
         volume = reductions.device_grid.grid.cell_volume

@@ -26,7 +26,9 @@ from hpcstencil.simulation.further_steps import FurtherSteps, IsQuiet
 from hpcstencil.simulation.simulation import ComposedSimulation
 from hpcstencil.simulation.state import State
 
-SLOWER = 16  # how much longer a step takes that follows the solution, at most: it is a sweep through memory of its own
+SLOWER = (
+    16  # largest ratio of the time of a step that follows the solution, a sweep of its own, to that of a fixed step
+)
 STEPS_PER_CALL = 1000  # most steps of a call, so that a non-finite value is found within this many steps
 
 Announce = Callable[[State, Leap], None]  # called with a state and the steps that the next compiled call takes from it

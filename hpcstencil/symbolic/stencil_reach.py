@@ -55,7 +55,7 @@ class Discretization:
 
         The tree must come from `staggering.located`, which sets ``onto``.
         """
-        assert tree.onto, "positions.located has to say where the operand lives"
+        assert tree.onto, "staggering.located must set the target of a Halfway first"
         side = -1 if tree.onto == "faces" else 1
         if tree.kind in ("below", "above"):
             return shifted(min(0, side) + (tree.kind == "above"), tree.axis, len(self.spacing))

@@ -272,7 +272,7 @@ def test_files_of_others_are_not_overwritten(command, monkeypatch):
     for path in Path().glob("input.gradient.checkpoint.*"):
         path.unlink()
     status, _, err = command("gradient", "input.toml", "--resume")
-    assert status == 2 and "input.gradient.h5: expected the file of a gradient, but it is another" in err
+    assert status == 2 and "input.gradient.h5: expected a gradient file, but got a file of another kind" in err
 
 
 def test_a_continued_gradient_does_not_replace_the_file_of_something_else(command, monkeypatch):
@@ -281,7 +281,7 @@ def test_a_continued_gradient_does_not_replace_the_file_of_something_else(comman
         file.attrs["title"] = "somebody else's"
     before = Path("input.gradient.h5").read_bytes()
     status, _, err = command("gradient", "input.toml", "--resume")
-    assert status == 2 and "input.gradient.h5: expected the file of a gradient, but it is another" in err
+    assert status == 2 and "input.gradient.h5: expected a gradient file, but got a file of another kind" in err
     assert Path("input.gradient.h5").read_bytes() == before
 
 

@@ -240,7 +240,7 @@ def _run(arguments: Sequence[str], made: Path) -> Path:
             (line for line in said.splitlines() if "error" in line.lower() or "No space" in line), said.strip()[:300]
         )
         name = compiler()[0]
-        error = error or f"it printed no error; set CXX to a compiler that works, if {name} compiles no C++ at all"
+        error = error or f"it printed no error; if {name} cannot compile any C++, set CXX to another compiler"
         raise Unsupported(f"{name} does not compile the program (status {status}): {error}")
     return made
 

@@ -133,13 +133,18 @@ class NativeRecords(SumRecords):
 
 
 def expected_exponent(high: float, low: float) -> int:
-    """Return the exponent of 2 below which values are expected after those with the largest, and the largest negative."""
+    """Return the exponent e such that the magnitudes of later values are expected to stay below 2^e.
+
+    ``high`` and ``low`` are the maxima of the present values and of their negatives.
+    """
     return math.frexp(max(abs(high), abs(low)))[1] + HEADROOM
 
 
 def recordable(library: ctypes.CDLL, fields: Sequence[str], names: Sequence[str], everywhere: bool = False) -> bool:
-    """Return whether a program with these ``fields`` computes those with ``names`` in every step, and ``everywhere`` if that is
-    set: not only in absorbing layers."""
+    """Return whether a program with these ``fields`` computes those with ``names`` in every step.
+
+    With ``everywhere`` it must compute them outside absorbing layers too.
+    """
     made = (ctypes.c_int64 * len(fields))()
     library.find_recordable(made, ctypes.c_int64(everywhere))
     return all(name in fields and made[fields.index(name)] for name in names)

@@ -426,7 +426,7 @@ def variant_of(
     stored = [array for array in outputs if array in made]
     looked_at = [(array if array < 0 else places[array], offset) for array, offset in code.reads.planes]
     if len(looked_at) > MOST_PLANES or planes * len(outputs) > MOST_PLANES:
-        raise Unsupported("the equation looks at too many arrays at once")
+        raise Unsupported(f"one pass of the step would read or write more than {MOST_PLANES} planes")
     body = function_of(code, stored)
     name = text.functions.setdefault(body, f"pass{len(text.functions)}")
     first = len(text.scalars.entries)

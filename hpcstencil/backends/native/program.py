@@ -133,7 +133,7 @@ def program(problem: Problem, most_at_once: int = MOST_AT_ONCE) -> Program:
 
 
 def reads_of(step: Step) -> dict[str, tuple[Sequence[int], bool]] | None:
-    """Return what `Program.reads` is."""
+    """Return the value of `Program.reads` for a step."""
     if len(step.passes) > 1:
         return None
     return {step.plan.fields[array]: (reach, straight) for array, reach, straight in step.passes[0].inputs}

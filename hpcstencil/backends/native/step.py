@@ -473,4 +473,4 @@ def check_corners(plan: StepPlan, passes: Sequence[Parts], trials: Trials) -> No
     across = {arrays[n].operand for parts in passes for n in trials.of(parts).reads.corners if n < len(arrays)}
     for (operand, _, _), face in plan.problem.faces.items():
         if operand in across and any(value.field_names for value in face.values):
-            raise Unsupported("the equation looks at corners of the domain, at whose ends waves leave")
+            raise Unsupported("the equation reads corners of the domain, where boundary values depend on fields")

@@ -47,8 +47,8 @@ def plane_and_pitch(array: jax.Array | np.ndarray) -> tuple[int, int]:
 
 
 @contextmanager
-def passed(to: Callable[[Any], None], names: Sequence[str], arrays: ArraysByStep) -> Iterator[None]:
-    """A context in which a function of a library, ``to``, has passed on the addresses of arrays with these ``names``.
+def registered(register: Callable[[Any], None], names: Sequence[str], arrays: ArraysByStep) -> Iterator[None]:
+    """Context manager that registers arrays with these ``names`` by a function of a library, and unregisters them at its end.
 
     All arrays of a name have the same strides and dtype, and cells of the last axis beside each other. They may be in half
     precision (half.hpp).
@@ -61,11 +61,11 @@ def passed(to: Callable[[Any], None], names: Sequence[str], arrays: ArraysByStep
             n = names.index(name)
             place[n], (planes[n], pitches[n]), sizes[n] = address(array), plane_and_pitch(array), array.dtype.itemsize
     struct = StepArraysStruct(len(steps), *(each.ctypes.data for each in (steps, places, planes, pitches, sizes)))
-    to(ctypes.byref(struct))
+    register(ctypes.byref(struct))
     try:
         yield
     finally:
-        to(None)
+        register(None)
 
 
 class StoredInCalls:
@@ -77,7 +77,7 @@ class StoredInCalls:
     @contextmanager
     def __call__(self, rooms: ArraysByStep) -> Iterator[None]:
         jax.block_until_ready([array for room in rooms.values() for array in room.values()])
-        with passed(self.library.set_state_records, self.fields, rooms):
+        with registered(self.library.set_state_records, self.fields, rooms):
             yield
 
 
@@ -88,4 +88,4 @@ class ReplayedInCalls:
         self.library, self.names = library, names
 
     def __call__(self, arrays: ArraysByStep) -> Any:
-        return passed(self.library.set_replayed, self.names, arrays)
+        return registered(self.library.set_replayed, self.names, arrays)

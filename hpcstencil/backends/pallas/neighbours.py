@@ -1,4 +1,5 @@
-"""Which neighbours right-hand sides read, without JAX: the fields, whether those beyond corners, and who stores strips."""
+"""Analysis of trees without JAX: which fields are read in neighbouring cells, whether corner cells are read, and whether
+kernels store strips."""
 
 from __future__ import annotations
 

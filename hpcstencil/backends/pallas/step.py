@@ -167,7 +167,7 @@ class Stepping:
         return self.exchanging.device_grid.cropped(values)
 
     def begun(self, u: Fields) -> Values:
-        """Return the fields as `exchanging_in_stages` takes them: with the strips, cut out of them, that it returns too."""
+        """Return the fields with the strips to be sent, in the form that `exchanging_in_stages` takes and returns."""
         grid, zero = self.exchanging.device_grid, jnp.zeros(())
         values: dict[str, Value] = {name: Value(array, grid.interior) for name, array in u.items()}
         if self.sending(list(u)) is None:

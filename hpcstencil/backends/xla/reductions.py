@@ -272,10 +272,11 @@ def compiled_rows(trees: CompiledTrees, rows: int) -> Callable[..., list[jax.Arr
 
 
 def blocks_of_values(trees: CompiledTrees, evaluation: Cellwise | None) -> Callable[..., Iterator[list[np.ndarray]]]:
-    """Return the function (fields, parameters, time) -> arrays that together hold the values of each tree on this process.
+    """Return the function (fields, parameters, time) -> values of the trees on this process.
 
-    There is a list for each tree at a time. XLA computes the values, unless an ``evaluation`` does. It evaluates trees without
-    stencils a few rows at a time, so that their values stay in the caches.
+    The function yields one block of cells after the other, as a list with an array for each tree. XLA computes the values,
+    unless an ``evaluation`` does. It evaluates trees without stencils a few rows at a time, so that the values stay in the
+    caches.
     """
     devices, shape = trees.device_grid.devices, trees.device_grid.topology.capacity()
     if evaluation or trees.need_ghost_cells or devices.several:
@@ -306,7 +307,7 @@ class TreeReducer(Protocol):
 
     @property
     def of_members(self) -> bool:
-        """Whether it reduces each member of an ensemble: the last axis of the fields, and of extremes and parts."""
+        """Whether results are per member of an ensemble. The member is then the last axis of the fields and of the results."""
 
     def expect(self, wanted: bool) -> None:
         """Announce that the fields are about to change, and whether reductions of their new values are ``wanted``."""

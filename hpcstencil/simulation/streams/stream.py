@@ -62,7 +62,7 @@ class Stream:
         """Return whether the stream acts on a state that these steps reach: the last one, or one that the call records.
 
         Steps that follow the solution are taken many in a call while no stream does (`FurtherSteps`); only the first ones are
-        passed to `before`. A stream that records in calls, or is due at a time of the clock on the wall, overrides this.
+        passed to `before`. A stream that records in calls, or is due at a wall-clock time, overrides this.
         """
         return self.is_due(leap.after)
 

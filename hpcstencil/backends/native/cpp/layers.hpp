@@ -1,5 +1,5 @@
 // Where a block lies outside absorbing layers. Memory fields of the layers along an axis, and arrays computed from
-// them, are 0 outside these layers (vanishing.py), and no pass reads them in cells that are further away.
+// them, are 0 outside these layers (zero_regions.py), and no pass reads them in cells that are further away.
 #pragma once
 #include "pipeline.hpp"
 

@@ -329,7 +329,7 @@ static inline bool has_boundary(const Call& call, int a) { return call.boundary[
 static inline size_t cells_of(const Call& call) { return call.capacity[0] * call.capacity[1] * call.capacity[2]; }
 // Whether the block needs ghost cells that other blocks own, received before the call or with edges.
 static inline bool needs_ghosts(const Call& call) { return call.width[0] || call.width[1] || call.width[2]; }
-// Whether a field is constant, and its result is to be where it is: then it is never stored.
+// Whether a field is constant and its result belongs into the same array: then it is never stored.
 static inline bool stays(const Call& call, int f) {
     return !call.section && f < GIVEN && ends[f] == f && call.fields[f] == call.results[f];
 }

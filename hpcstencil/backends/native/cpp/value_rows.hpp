@@ -15,7 +15,7 @@ struct ValueTree {
     int64_t fields, field[MOST_VALUE_FIELDS];
 };
 
-// While it lives, this thread takes numbers below the least normal one as 0, as the threads of XLA do that take steps.
+// During its lifetime, this thread treats subnormal numbers as 0, as the threads of XLA that take steps do.
 struct FlushedToZero {
 #if defined(__x86_64__)
     const unsigned before = __builtin_ia32_stmxcsr();
