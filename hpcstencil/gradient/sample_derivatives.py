@@ -174,7 +174,7 @@ class SampleDerivatives(Samples):
         if self.forward.problem.mask is None:
             return receivers.weights
         communicator, weights = self.forward.communicator, np.empty_like(receivers.weights)
-        parts = communicator.gather((self.part.own[number], self.weights[number]))
+        parts = communicator.gather((self.recorder.part.own[number], self.recorder.weights[number]))
         for numbers, own in parts or ():
             weights[:, numbers] = own.reshape(len(numbers), len(weights)).T
         return communicator.broadcast(weights)

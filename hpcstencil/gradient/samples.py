@@ -19,16 +19,8 @@ from hpcstencil.adjoint.run_steps import RunSteps
 from hpcstencil.distributed.halo import Fields
 from hpcstencil.numerics.schedule import StepRange
 from hpcstencil.problem.misfit import ReceiverSum
+from hpcstencil.simulation.receiver_recorder import ReceiverRecorder, gathered
 from hpcstencil.simulation.simulation import ComposedSimulation
-from hpcstencil.simulation.streams.probes import (
-    BUFFER,
-    MOST_RECORDS,
-    expressions_at,
-    gathered,
-    interpolated,
-    parts_of,
-    weights_of,
-)
 from hpcstencil.symbolic import numpy_evaluate
 from hpcstencil.symbolic.expressions import Field, Node, Time, data_field, samples_field
 from hpcstencil.validation.errors import NumericsError
@@ -51,24 +43,17 @@ class Samples:
                 self.receivers[table] = replace(self.receivers[table], field=tree.name)
         assert forward.problem.adds_every is not None
         self.every = forward.problem.adds_every
-        self.part = parts_of(forward, self.receivers)
-        size = -(BUFFER // (max(1, self.part.size) * forward.dtype.itemsize))
-        self.records = max(1, min(MOST_RECORDS, -int(forward.communicator.maximum(np.array([size]))[0])))
-        values = np.zeros((self.records, self.part.size), forward.dtype)
-        self.cells = forward.steps.cell_samples(
-            self.part.cells, values, self.part.width, forward.device_grid.devices, 1
-        )
+        self.recorder = ReceiverRecorder(forward, self.receivers, self.every)
         self.parameters: Mapping[str, Any] = {}
-        self.taken = 0  # records in the buffer
-        self.rows: list[dict[str, np.ndarray]] = []  # the values of the records before those
+        self.rows: list[dict[str, np.ndarray]] = []  # the values of the records before those in the buffer
         self.drained = 0  # how many of these have been drained
         self.values: dict[str, np.ndarray] = {}  # of a whole run, on rank 0
-        self.weights: list[np.ndarray] = []
 
     def of_member(self, forward: ComposedSimulation, observed: Mapping[str, np.ndarray]) -> Self:
         """The same receivers for another member of an ensemble, with its data. No values may have been taken yet."""
         other = copy.copy(self)
-        other.forward, other.observed, other.weights = forward, observed, []
+        other.forward, other.observed, other.recorder = forward, observed, copy.copy(self.recorder)
+        other.recorder.simulation, other.recorder.weights = forward, []
         return other
 
     def begin(
@@ -76,17 +61,17 @@ class Samples:
     ) -> None:
         """Begin to record a run with these ``parameters``: its ``fields`` at t = 0, or what follows the results of earlier
         calls of `drain`, if there are any. Collective."""
-        if not self.weights:
-            self.weights = weights_of(self.forward, self.receivers, self.part, fields)
-        self.parameters, self.taken, self.rows, self.drained = parameters, 0, [*map(dict, recorded)], len(recorded)
-        self.values = {}
+        if not self.recorder.weights:
+            self.recorder.begin(fields)
+        self.recorder.count = 0
+        self.parameters, self.rows, self.drained, self.values = parameters, [*map(dict, recorded)], len(recorded), {}
         if not recorded:
             self._record(fields, 0.0)
 
     def drain(self) -> dict[str, np.ndarray]:
         """Return what has been recorded since the last call, by table: float64 of shape (records, receivers) on rank 0, zeros
         on the others. Collective."""
-        self._interpolate_if(self.taken > 0)
+        self._interpolate_if(self.recorder.count > 0)
         new, self.drained = self.rows[self.drained :], len(self.rows)
         return self._joined(new)
 
@@ -98,32 +83,25 @@ class Samples:
 
     def most(self, step: int) -> int:
         """The largest number of steps of the next call, which begins with the step of this number."""
-        room = self.records - self.taken if self.cells.while_stepping else 1
-        return (step // self.every + room) * self.every - step
+        return self.recorder.steps_left(step)
 
     @contextmanager
     def recording(self, step: int, steps: StepRange) -> Iterator[None]:
         """A context in which a call takes ``steps``, the first of which has the number ``step``."""
-        next_sample = step // self.every + 1
-        due = (
-            range(next_sample * self.every - step, int(steps.count) + 1, self.every) if not self.cells.with_last else ()
-        )
-        times = {self.taken + n: float(steps.part(done, 0).start) for n, done in enumerate(due)}
-        self.cells.expect(self.every, next_sample - self.taken, step - steps.first, times)
+        due = range((step // self.every + 1) * self.every, step + int(steps.count) + 1, self.every)
+        self.recorder.expect(step, steps.first, due, lambda each: float(steps.part(each - step, 0).start))
         try:
             yield
         finally:
-            self.cells.expect_nothing()
+            self.recorder.expect_nothing()
 
     def after(self, fields: Fields, first: int, last: int, time: float) -> None:
         """Note that a call has taken the steps from ``first`` to ``last``, to ``fields`` at a ``time``. Collective."""
         due = last // self.every - first // self.every
-        if due and not self.cells.while_stepping:
+        if due and not self.recorder.while_stepping:
             return self._record(fields, time)
-        self.taken += due
-        if last % self.every == 0 and not self.cells.with_last:
-            self.cells.record(self.taken - 1, self._expressions(fields, time))
-        self._interpolate_if(self.taken == self.records)
+        self.recorder.after_call(due, last % self.every == 0, fields, self.parameters, time)
+        self._interpolate_if(self.recorder.is_full)
 
     def times(self, run: RunSteps) -> list[float]:
         """The times at which the receivers record, in a run of these steps."""
@@ -135,7 +113,7 @@ class Samples:
         A run has been recorded, with records at these ``times``. The results are equal on all processes. Raises NumericsError,
         on all processes, if a term is not finite.
         """
-        self._interpolate_if(self.taken > 0)
+        self._interpolate_if(self.recorder.count > 0)
         communicator, found, broken = self.forward.communicator, dict[str, float](), None
         if communicator.rank == 0:
             self.values = self._joined(self.rows)
@@ -169,23 +147,18 @@ class Samples:
         return self.receivers[of.tables[0]].every // self.every
 
     def _record(self, fields: Fields, time: float) -> None:
-        self.cells.record(self.taken, {**fields, **self._expressions(fields, time)})
-        self.taken += 1
-        self._interpolate_if(self.taken == self.records)
-
-    def _expressions(self, fields: Fields, time: float) -> Fields:
-        return expressions_at(self.forward, self.part, fields, self.parameters, time)
+        self.recorder.record(fields, self.parameters, time)
+        self._interpolate_if(self.recorder.is_full)
 
     def _interpolate_if(self, wanted: bool) -> None:
         if wanted:
-            own = interpolated(self.forward, self.part, self.cells, self.taken, self.weights)
+            own = self.recorder.interpolate()
             self.rows.append(
                 {
                     table: gathered(self.forward, each, values).astype(np.float64)
                     for (table, each), values in zip(self.receivers.items(), own, strict=True)
                 }
             )
-            self.taken = 0
 
 
 def summed(terms: np.ndarray) -> float:

@@ -20,12 +20,12 @@ from hpcstencil.simulation.file_blocks import from_checkpoint
 from hpcstencil.simulation.finite_check import FiniteCheck, refuse_not_positive
 from hpcstencil.simulation.initial_state import initial_blocks, last_snapshot
 from hpcstencil.simulation.prepared import Decomposed
+from hpcstencil.simulation.receiver_recorder import part_of, weights_of
 from hpcstencil.simulation.restart import Source
 from hpcstencil.simulation.simulation import ComposedSimulation
 from hpcstencil.simulation.solid_cells import check_fluid_left
 from hpcstencil.simulation.state import State, join
 from hpcstencil.simulation.stepping import Stepping
-from hpcstencil.simulation.streams.probes import parts_of, weights_of
 
 
 def composed(
@@ -95,7 +95,7 @@ def at_start(simulation: ComposedSimulation, source: Source, output: Path | None
     check_fluid_left(simulation, dict(state.fields))
     if simulation.problem.receivers and simulation.problem.mask is not None:
         receivers = simulation.problem.receivers
-        part = parts_of(simulation, receivers)
+        part = part_of(simulation, receivers)
         weights_of(simulation, receivers, part, dict(state.fields))  # refuses receivers among solid cells
     schedule, clock = simulation.problem.schedule().going_on(state.clock, source.anew)
     members = tuple(schedule.going_on(each, source.anew)[1] for each in state.members)

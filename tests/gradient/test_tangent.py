@@ -326,7 +326,7 @@ def test_the_hessian_of_a_shot():
         along = {"equation.source": v["equation.source"]}
         own = product(sim.hessian_product(along), along)
         slope, gradient = sim.tangent(v)["J"], sim.value_and_gradient()[1]
-        recorders = [run.samples.cells for run in sim._tangent[1].runs]
+        recorders = [run.samples.recorder.samples for run in sim._tangent[1].runs]
     assert all(cells.while_stepping for cells in recorders)  # native code records them
     assert slope == pytest.approx(product(gradient, v), rel=1e-11) != 0
     assert product(of_v, w) == pytest.approx(product(of_w, v), rel=1e-10) != 0

@@ -20,10 +20,12 @@ from hpcstencil.distributed.device_blocks import Devices
 from hpcstencil.distributed.receiver_cells import receiver_cells
 from hpcstencil.numerics.schedule import StepRange
 from hpcstencil.problem.build import build
+from hpcstencil.simulation import receiver_recorder
 from hpcstencil.simulation.backend_choice import foreseen
 from hpcstencil.simulation.dry_run import report
 from hpcstencil.simulation.prepared import Decomposed
-from hpcstencil.simulation.streams.probes import Probes, parts_of
+from hpcstencil.simulation.receiver_recorder import part_of
+from hpcstencil.simulation.streams.probes import Probes
 from hpcstencil.validation.errors import InputError, NumericsError
 
 
@@ -209,12 +211,10 @@ def test_a_last_step_that_is_shortened_is_recorded(tmp_path):
 
 
 def test_a_buffer_that_is_often_full_changes_nothing(tmp_path, monkeypatch):
-    from hpcstencil.simulation.streams import probes
-
     given = with_probes(("heat-2d-walls", 4, "float32", "rk4"))
     given["numerics"]["kernel"] = "native"
     whole = samples(file_of(tmp_path / "whole.h5", given))
-    monkeypatch.setattr(probes, "BUFFER", 9000)
+    monkeypatch.setattr(receiver_recorder, "BUFFER", 9000)
     small = samples(file_of(tmp_path / "small.h5", given))
     for name, parts in whole.items():
         assert all(a.tobytes() == b.tobytes() for a, b in zip(parts, small[name], strict=True))
@@ -224,7 +224,7 @@ def test_a_recorder_that_is_collected_leaves_that_of_another_run(tmp_path):
     given = with_probes(("heat-2d-walls", 4, "float32", "rk4"))
     problem = problem_of(**{name: table for name, table in given.items() if name != "time"})
     simulation = simulation_of(problem, kernel="native")
-    part = parts_of(simulation, simulation.problem.receivers)
+    part = part_of(simulation, simulation.problem.receivers)
 
     def recorder():
         values = np.zeros((2, part.size), np.float32)
@@ -242,7 +242,7 @@ def test_a_recorder_that_is_collected_leaves_that_of_another_run(tmp_path):
 def test_steps_inside_of_other_code_record_nothing():
     """That code may run while a simulation steps, and its own steps have the same numbers."""
     simulation = simulation_of(problem_of(**with_probes(("heat-2d-walls", 4, "float32", "rk4"))), kernel="native")
-    part = parts_of(simulation, simulation.problem.receivers)
+    part = part_of(simulation, simulation.problem.receivers)
     values = np.zeros((2, part.size), np.float32)
     recorder = simulation.steps.cell_samples(part.cells, values, part.width, simulation.device_grid.devices)
     inside, steps = jax.jit(simulation.steps.inside()), StepRange(0.0, 0, 1e-4, 2)
@@ -263,7 +263,7 @@ def test_native_code_records_rows_of_any_length_within_its_calls(tmp_path, order
         "probes": {"p": {"field": "u", "x": [2.0, 7.6], "y": [0.3, 0.9]}},
     }  # fmt: skip
     simulation = simulation_of(problem_of(**given), kernel="native")
-    part = parts_of(simulation, simulation.problem.receivers)
+    part = part_of(simulation, simulation.problem.receivers)
     values = np.zeros((1, part.size), np.float32)
     recorder = simulation.steps.cell_samples(part.cells, values, part.width, simulation.device_grid.devices)
     assert recorder.while_stepping
