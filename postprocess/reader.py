@@ -37,7 +37,7 @@ from hpcstencil.io.hdf5_validation import (
 from hpcstencil.io.rollback_journal import Before, pending
 from hpcstencil.validation.errors import InputError
 from hpcstencil.validation.printable import printable
-from hpcstencil.validation.toml_text import parse
+from hpcstencil.validation.toml_text import flatten, parse
 
 AXES = ("x", "y", "z")
 _COORDINATES = ("member", *AXES, *(f"{axis}_face" for axis in AXES))
@@ -151,9 +151,8 @@ class FileView:
             table = self.input.get("ensemble", {})
         except FileProblem:
             return {}
-        return (
-            {key: values for key, values in _flat(table) if isinstance(values, list)} if isinstance(table, dict) else {}
-        )
+        listed = flatten(table, join=".".join) if isinstance(table, dict) else ()
+        return {key: values for key, values in listed if isinstance(values, list)}
 
     @property
     def input(self) -> dict[str, Any]:
@@ -220,14 +219,6 @@ class FileView:
         index = tuple(fixed.get(dim, slice(None)) for dim in self.solid)
         with opened(self.path) as file:
             return np.asarray(file[MASK][index]) != 0
-
-
-def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield prefix + key, value
 
 
 def is_result(path: str | Path) -> bool:

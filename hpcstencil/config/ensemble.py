@@ -6,7 +6,7 @@ of every field array is the member axis.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from hpcstencil.io.array_file import ArrayFile
 from hpcstencil.validation.errors import InputError
 from hpcstencil.validation.messages import wrong
 from hpcstencil.validation.schema import COUNT, EXPRESSION, NUMBER, Key, expression_text, take
+from hpcstencil.validation.toml_text import flatten
 
 MOST_MEMBERS = 10_000
 NOT_LISTED = ("equation.name", "equation.rhs", "initial.file")
@@ -37,24 +38,17 @@ def read_ensemble(section: Mapping[str, object]) -> dict[str, tuple[float | str,
 
 
 def by_dotted_key(table: str, section: Mapping[str, object]) -> dict[str, Any]:
-    """The values of a ``table`` whose keys are dotted names, such as equation.D, with or without quotes. Raises InputError for
-    a name given both ways."""
+    """The values of a ``table`` whose keys are dotted names, such as equation.D.
+
+    In TOML, equation.D is a nested table and "equation.D" a single key; both give "equation.D". Raises InputError for a name
+    given both ways.
+    """
     found = dict[str, Any]()
-    for key, value in _flat(section):
+    for key, value in flatten(section, join=".".join):
         if key in found:
             raise InputError(f"{table}.{key}: expected one entry, but got two, with and without quotes; remove one")
         found[key] = value
     return found
-
-
-def _flat(section: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield (dotted key, value). In TOML, equation.D is a nested table and "equation.D" a single key; both give
-    "equation.D"."""
-    for key, value in section.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield prefix + key, value
 
 
 def _values(key: str, listed: object) -> tuple[float | str, ...]:

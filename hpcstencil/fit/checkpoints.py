@@ -20,7 +20,6 @@ from hpcstencil.fit.lbfgs import Pair, Point, Row, State, Vector
 from hpcstencil.gradient import checkpoint_identity, tables
 from hpcstencil.gradient.members import Members
 from hpcstencil.gradient.tables import TABLES, part_of
-from hpcstencil.runtime.communicator import from_rank_0
 
 # Keys in which a fit that continues may differ from the one before.
 FREE = (*checkpoint_identity.FREE, "fit.steps", "fit.tolerance")
@@ -67,11 +66,7 @@ def read(path: Path, members: Members, like: Vector, digests: Mapping[str, str])
     """
     simulation = members.forward
     communicator = simulation.communicator
-    _, scalars, attributes = read_checkpoint(path, simulation.ranges, communicator, ())
-
-    from_rank_0(
-        communicator, lambda: checkpoint_identity.refuse_changed(path, attributes, members.config, digests, FREE)
-    )
+    scalars = checkpoint_identity.read_scalars(path, members, digests, FREE)
     series, ndim = members.series, len(simulation.ranges)
     arrays = [key for key, x in like.items() if np.ndim(x) and key not in series]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcstencil import __version__
-from hpcstencil.checkpoint.checkpoint import newest_checkpoint
+from hpcstencil.checkpoint.checkpoint import newest_checkpoint, read_checkpoint
 from hpcstencil.checkpoint.seal import read_seal
 from hpcstencil.config.paths import objective_files
 from hpcstencil.config.provenance import differences, to_toml
@@ -81,6 +81,17 @@ def newest(output: Path, what: str, communicator: Communicator) -> Path | None:
     if path is not None:
         from_rank_0(communicator, lambda: _refuse_kind(path, inspect(path).attributes, what))
     return path
+
+
+def read_scalars(path: Path, members: Members, digests: Mapping[str, str], free: tuple[str, ...]) -> Mapping[str, Any]:
+    """The numbers in a checkpoint of these ``members``. Collective.
+
+    Raises InputError, on all processes, if the data or the input have changed, except for the keys ``free``.
+    """
+    simulation = members.forward
+    _, scalars, attributes = read_checkpoint(path, simulation.ranges, simulation.communicator, ())
+    from_rank_0(simulation.communicator, lambda: refuse_changed(path, attributes, members.config, digests, free))
+    return scalars
 
 
 def _refuse_kind(path: Path, attributes: Mapping[str, Any], what: str) -> None:

@@ -24,7 +24,6 @@ from hpcstencil.gradient.members import Members, Results
 from hpcstencil.gradient.sweep_hooks import SweepPosition
 from hpcstencil.gradient.tables import TABLES, part_of, shapes_of
 from hpcstencil.numerics.schedule import StepRange
-from hpcstencil.runtime.communicator import from_rank_0
 from hpcstencil.simulation.file_blocks import checkpoint_block, from_checkpoint
 from hpcstencil.validation.errors import InputError
 from hpcstencil.validation.messages import listing
@@ -97,10 +96,7 @@ def read(path: Path, members: Members, digests: Mapping[str, str]) -> tuple[Grad
     """
     simulation = members.forward
     communicator = simulation.communicator
-    _, scalars, attributes = read_checkpoint(path, simulation.ranges, communicator, ())
-    from_rank_0(
-        communicator, lambda: checkpoint_identity.refuse_changed(path, attributes, members.config, digests, FREE)
-    )
+    scalars = checkpoint_identity.read_scalars(path, members, digests, FREE)
 
     def rows(name: str) -> list[Any]:
         """A table as nested lists; empty if there is none."""

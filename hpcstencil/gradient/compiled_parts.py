@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +20,8 @@ from hpcstencil.gradient.spare_arrays import SpareArrays
 from hpcstencil.gradient.stage_sums import StageSums
 from hpcstencil.gradient.tape_memory import TapeMemory
 from hpcstencil.simulation.simulation import ComposedSimulation
+
+Kind = TypeVar("Kind", NumberParameter, CellValues)
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,13 +83,15 @@ class CompiledParts:
     @cached_property
     def number_reductions(self) -> tuple[list[NumberParameter], Reductions]:
         """The unknowns that are numbers, and the reductions of their gradients per cell, whose sums are the gradients."""
-        unknowns = [one for one in self.adjoint.unknowns if isinstance(one, NumberParameter)]
-        return unknowns, reductions_of(self.backward, [one.gradient_field for one in unknowns])
+        return self._reductions_of(NumberParameter)
 
     @cached_property
     def array_reductions(self) -> tuple[list[CellValues], Reductions]:
         """The unknowns with a value per cell, and the reductions of their gradients."""
-        unknowns = [one for one in self.adjoint.unknowns if isinstance(one, CellValues)]
+        return self._reductions_of(CellValues)
+
+    def _reductions_of(self, kind: type[Kind]) -> tuple[list[Kind], Reductions]:
+        unknowns = [one for one in self.adjoint.unknowns if isinstance(one, kind)]
         return unknowns, reductions_of(self.backward, [one.gradient_field for one in unknowns])
 
     @cached_property

@@ -12,6 +12,8 @@ from fractions import Fraction
 from functools import cache
 from typing import Any
 
+import numpy as np
+
 HALF = Fraction(1, 2)
 UNROLLED = 64  # stencils with more weights are summed in loops
 Weights = Sequence[Any]  # nested sequences of numbers, one level per axis
@@ -38,6 +40,14 @@ class Stencil:
     def upper(self) -> tuple[int, ...]:
         """The number of cells that the stencil reaches above offset 0, per axis; at least 0."""
         return tuple(max(0, *o) for o in zip(*self.offsets, strict=True))
+
+    def dense(self, dtype: np.dtype) -> np.ndarray:
+        """The weights as an array over the bounding box of the stencil and offset 0, of shape lower + 1 + upper."""
+        lower = self.lower
+        weights = np.zeros([a + b + 1 for a, b in zip(lower, self.upper, strict=True)], dtype)
+        for offset, w in zip(self.offsets, self.weights, strict=True):
+            weights[tuple(o + a for o, a in zip(offset, lower, strict=True))] = w
+        return weights
 
     def collapsed(self, axes: Collection[int]) -> Stencil:
         """The stencil with its weights summed along ``axes``. For values that are constant along them the result is the

@@ -9,7 +9,7 @@ import pathlib
 import re
 import stat
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from hpcstencil.validation.errors import InputError
@@ -195,10 +195,15 @@ def _tables(content: Mapping[str, object]) -> Iterator[tuple[str, Mapping[str, A
     return ((key, value) for key, value in content.items() if isinstance(value, Mapping))
 
 
-def flatten(tables: Mapping[str, object], path: Path = ()) -> Iterator[tuple[str, Any]]:
-    """Yield (dotted key, value) for every value in nested tables; empty tables yield nothing."""
+def flatten(
+    tables: Mapping[str, object], path: Path = (), join: Callable[[Path], str] = dotted
+) -> Iterator[tuple[str, Any]]:
+    """Yield (dotted key, value) for every value in nested tables; empty tables yield nothing.
+
+    ``join`` makes the key from the names below ``path``. By default, names are quoted if TOML requires it.
+    """
     for key, value in tables.items():
         if isinstance(value, Mapping):
-            yield from flatten(value, (*path, key))
+            yield from flatten(value, (*path, key), join)
         else:
-            yield dotted((*path, key)), value
+            yield join((*path, key)), value

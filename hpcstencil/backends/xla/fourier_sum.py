@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
 from hpcstencil.numerics.finite_differences import Stencil
@@ -22,12 +21,9 @@ def by_fft(array: jax.Array, stencil: Stencil, start: tuple[int, ...], shape: tu
     """
     from scipy.fft import next_fast_len
 
-    lower, upper = stencil.lower, stencil.upper
-    weights = np.zeros([a + b + 1 for a, b in zip(lower, upper, strict=True)], array.dtype)
-    for offset, w in zip(stencil.offsets, stencil.weights, strict=True):
-        weights[tuple(o + a for o, a in zip(offset, lower, strict=True))] = w
-    first = [s - a for s, a in zip(start, lower, strict=True)]
-    last = [s + n + b for s, n, b in zip(start, shape, upper, strict=True)]
+    weights = stencil.dense(array.dtype)
+    first = [s - a for s, a in zip(start, stencil.lower, strict=True)]
+    last = [s + n + b for s, n, b in zip(start, shape, stencil.upper, strict=True)]
     window = lax.slice(array, first, last)
     sizes = [next_fast_len(n, real=True) for n in window.shape]
     axes = range(array.ndim)

@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
 from hpcstencil.numerics.finite_differences import Stencil
@@ -24,11 +23,8 @@ def apply(
     The weights become a dense array over the stencil's bounding box. The arguments are those of `stencil_kernels`;
     ``number`` is not used.
     """
-    lower, upper = stencil.lower, stencil.upper
-    weights = np.zeros([a + b + 1 for a, b in zip(lower, upper, strict=True)], array.dtype)
-    for offset, w in zip(stencil.offsets, stencil.weights, strict=True):
-        weights[tuple(o + a for o, a in zip(offset, lower, strict=True))] = w
-    first = [s - a for s, a in zip(start, lower, strict=True)]
+    weights = stencil.dense(array.dtype)
+    first = [s - a for s, a in zip(start, stencil.lower, strict=True)]
     last = [f + n + w - 1 for f, n, w in zip(first, shape, weights.shape, strict=True)]
     window = lax.slice(array, first, last)
     result = lax.conv_general_dilated(
