@@ -142,7 +142,7 @@ def _dimension(field: Field, axis: str) -> str:
 
 
 def _index(view: FileView, field: Field, dim: str, axis: str, place: float) -> int:
-    """Return the index of the cell that contains `place`, or of the member with this number.
+    """Return the index of the cell nearest to `place`, the lower of two as in streams, or of the member with this number.
 
     Raises RequestProblem for a place outside the grid, FileProblem if the file lacks the coordinates.
     """
@@ -156,4 +156,5 @@ def _index(view: FileView, field: Field, dim: str, axis: str, place: float) -> i
     lower, upper = cell_bounds(centres)
     if not lower <= place <= upper:
         raise RequestProblem(f"The slice {axis}={place:g} lies outside of the domain, {lower:.6g} to {upper:.6g}.")
-    return int(np.argmin(np.abs(centres - place)))
+    distances = np.abs(centres - place)
+    return int(np.flatnonzero(distances <= distances.min() + 1e-9 * (upper - lower))[0])  # the lower of two

@@ -223,6 +223,7 @@ INPUTS = [
     ("boundary.x={robin=1}", "boundary.x.robin: expected a table", "got 1", "a = 1.0, b = 0.5"),
     ("boundary.x={robin={a=1, b=1}}", "boundary.x.robin.value: expected a number or an expression", "missing"),
     ("boundary.x={robin={a=0, b=0, value=1}}", "boundary.x.lower.robin: expected a or b other than 0", "give one"),
+    ("boundary.x={robin={a=1, b=-0.5, value=1}}", "boundary.x.lower.robin: with dx = 1", "quotient by 0", "change a or b"),
     ("boundary.x={robin={a=1, b='c', value=1}}", "boundary.x.lower.robin: unknown name 'c'"),
     ("boundary.x={robin={a=1, b=1, valeu=1}}", "boundary.x.robin.valeu: unknown key", '"value"'),
     ("boundary.x={lower={cpml={width=9}}, upper={dirichlet=0}}", "boundary.x.lower.cpml.speed: expected", "add it"),
@@ -373,6 +374,9 @@ INPUTS = [
     ("time.cfl=1e-300", "time.cfl: expected at most 2**53 steps", "1e-300"),
     ("time.dt_every=1.0", "time.dt_every: expected a positive integer", "got 1.0"),
     ("time.End=1", "time.End: unknown key", '"end"'),
+    ("time.dt_max=1", "time.dt: expected only one of time.dt or time.dt_max", "got both", "remove time.dt_max"),
+    ("time={end=1, cfl=0.5, dt_max=0}", "time.dt_max: expected a positive, finite number", "got 0"),
+    ("time.max_step=1", "time.max_step: unknown key", '"time.dt_max"'),
     ("time.walltime=5", "time.walltime: unknown key", '"checkpoint.walltime"'),
     # [decomposition]
     ("decomposition.processes=2", "decomposition.processes: expected", "got 2"),

@@ -53,7 +53,7 @@ from hpcstencil.numerics.grid import AXES, Grid
 from hpcstencil.numerics.integrators import FEWEST_STAGES, INTEGRATORS, MOST_STAGES, SUPER_STEPPING
 from hpcstencil.validation.errors import InputError
 from hpcstencil.validation.messages import at, listing, nearest, shown, too_many, unknown, wrong
-from hpcstencil.validation.overrides import override
+from hpcstencil.validation.overrides import override, parse_override
 from hpcstencil.validation.schema import EXPRESSION, Key, entries_of, keys_of, names_of, read, table, take
 from hpcstencil.validation.toml_text import read_file
 
@@ -74,6 +74,7 @@ MEANT = {
     **dict.fromkeys(("bc", "bcs", "boundary_conditions", "periodic"), "boundary"),
     **dict.fromkeys(("solver", "scheme"), "numerics.integrator"),
     **dict.fromkeys(("adaptive", "rtol", "atol"), "time.tolerance"),
+    **dict.fromkeys(("max_step", "max_dt", "dtmax", "hmax"), "time.dt_max"),
     **dict.fromkeys(("tracker", "trackers"), "diagnostics"),
     **dict.fromkeys(("pde", "consts", "constants", "parameters"), "equation"),
     **dict.fromkeys(("state", "initial_state", "ic"), "initial"),
@@ -155,6 +156,9 @@ def from_mapping(raw: Mapping[str, object], base: Path, overrides: Sequence[str]
     )
     if config.ensemble:
         check_steps(config)
+        for key in (".".join(parse_override(text)[0]) for text in overrides):
+            if key in config.ensemble:
+                raise InputError(f"--set {key}: the members have their own values; set the list ensemble.{key} instead")
         for key, recorded in (("output.streams", config.output.streams), ("probes", config.probes)):
             if recorded and config.time.dt is None:
                 raise InputError(
@@ -382,6 +386,8 @@ def _time(values: dict[str, Any], equation: EquationConfig) -> TimeConfig:
         )
     if not given:
         values["cfl"] = 0.5
+    if values["dt_max"] is not None and values["dt"] is not None:
+        raise too_many(("time.dt", "time.dt_max"), "remove time.dt_max, since dt fixes the step")
     if values["dt"] is not None and values["end"] / values["dt"] > MOST_STEPS:
         raise wrong("time.dt", "at most 2**53 steps up to time.end", values["dt"], "take longer steps")
     return TimeConfig(**values)

@@ -160,7 +160,13 @@ class TimeConfig:
     tolerance: float | None = key(
         POSITIVE, None, "tolerance = 1e-6", "adaptive steps, whose estimated error stays below this number"
     )
+    dt_max: float | None = key(POSITIVE, None, "dt_max = 0.5", "the longest step, with `cfl` or `tolerance`")
     dt_every: int = key(COUNT, 1, "dt_every = 1", "number of steps after which the stable step is computed again")
+
+    @property
+    def longest_step(self) -> float:
+        """The longest step with ``cfl`` or ``tolerance``."""
+        return self.end if self.dt_max is None else min(self.end, self.dt_max)
 
     @property
     def given(self) -> str:

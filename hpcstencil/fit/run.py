@@ -119,6 +119,11 @@ def fitted(
 def _ended(state: State, fit: FitConfig) -> str:
     """Why a fit ends in this state, in words; "" if it does not."""
     first, last = state.rows[0].norm, state.rows[-1].norm
+    if not first:
+        return (
+            "the gradient is 0 at the start, so the fit cannot go on: the objective has an extremum there, or depends on the "
+            "unknowns only by conditions, whose derivatives are 0"
+        )
     if last <= fit.tolerance * first:
         return f"converged: the gradient norm is at most {fit.tolerance:g} of that at the start"
     if len(state.rows) > fit.steps:

@@ -83,7 +83,24 @@ def faces_of(
         for axis, own_sides in enumerate(given):
             for side, face in _faces(own_sides or (PERIODIC, PERIODIC), f"{key}.{axes[axis]}", scope):
                 faces[operand, axis, side] = face
+    for (_, axis, side), face in faces.items():
+        _refuse_singular(face, f"boundary.{axes[axis]}.{SIDES[side]}", config.grid.spacing[axis], config.numerics.order)
     return faces
+
+
+def _refuse_singular(face: Face, key: str, dx: float, order: int) -> None:
+    """Raise InputError if the formula of a ghost cell divides by 0. Only conditions with numbers are examined."""
+    numbers = [value.value for value in face.values if isinstance(value, Constant)]
+    if len(numbers) < len(face.values) or face.kind not in KINDS:
+        return
+    for row in range(order // 2):
+        try:
+            KINDS[face.kind].ghost(float, 1.0, (2 * row + 1) * dx, *numbers)
+        except ZeroDivisionError:
+            raise InputError(
+                f"{key}.{face.kind}: with dx = {dx:g} the value of ghost cell {row + 1} is a quotient by 0, since "
+                "(dx/2 + distance) a + b = 0; change a or b, or the grid"
+            ) from None
 
 
 def _lies_beside(name: str, axis: int, model: Model) -> bool:

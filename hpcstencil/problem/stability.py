@@ -80,7 +80,7 @@ def stable_dt(problem: Problem, largest: Mapping[str, float]) -> float:
 
 
 def cfl_step(problem: Problem, largest: Mapping[str, float]) -> float:
-    """The step size for `time.cfl`: this fraction of the stable step, at most `time.end`, in the time unit of the input.
+    """The step size for `time.cfl`: this fraction of the stable step, at most `time.longest_step`, in the unit of time.end.
 
     ``largest`` is as in `stable_dt`. Raises InputError if no step is stable, or if nothing limits the step.
     """
@@ -92,10 +92,10 @@ def cfl_step(problem: Problem, largest: Mapping[str, float]) -> float:
         )
     if stable == 0.0:
         raise InputError("time.cfl: the equation's rates are so large that no step is stable; use smaller parameters")
-    if math.isinf(stable):
+    if math.isinf(stable) and time.dt_max is None:
         raise InputError("time.cfl: nothing in this equation limits the step (all its rates are 0); give time.dt")
     assert time.cfl is not None
-    return min(time.cfl * stable, time.end)
+    return min(time.cfl * stable, time.longest_step)
 
 
 def cfl_steps(problem: Problem, low: np.ndarray, high: np.ndarray) -> list[float]:

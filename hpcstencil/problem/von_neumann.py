@@ -47,6 +47,7 @@ ANGLES = 9  # angles θ per axis in [-π, π]; along the first axis only those i
 ROOM = 400_000  # limit on the number of entries of all matrices together
 HIGHEST = 200  # largest number of levels of a tree that is analysed
 GROWING = 1e-6  # a mode whose Re λ / max |λ| exceeds this grows in the equation itself, and is left out
+ILL_POSED = 0.1  # least Re λ / max |λ|, in one cell, of a mode that shows an ill-posed equation
 GROWTH = 1e3  # a run in which a mode grows by more than this factor is called unstable
 
 Offset = tuple[int, ...]
@@ -340,9 +341,11 @@ def growth_of_shortest_waves(problem: Problem) -> float:
     taken as 0.
     """
     found, _ = matrices_near_start(problem)
-    growth = np.linalg.eigvals(found).real.max((0, 2), initial=0.0)
+    rates = np.linalg.eigvals(found)
+    growth, scale = rates.real.max(2, initial=0.0), np.abs(rates).max((1, 2), initial=0.0)
     short = (np.abs(angles_of(problem.config.grid.ndim)) == np.pi).any(0)
-    fastest = float(growth.max(initial=0.0, where=short))
+    counts = growth > ILL_POSED * scale[:, None]
+    fastest = float(growth.max(initial=0.0, where=short & counts))
     return fastest if fastest > (1.0 + GROWING) * growth.max(initial=0.0, where=~short) else 0.0
 
 

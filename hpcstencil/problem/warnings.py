@@ -14,8 +14,9 @@ from hpcstencil.numerics.schedule import ROUND
 from hpcstencil.problem.problem import Problem
 from hpcstencil.problem.stability import stable_dt
 from hpcstencil.problem.von_neumann import GROWTH, estimated_step, growth_of_shortest_waves
-from hpcstencil.symbolic.expressions import Field
-from hpcstencil.symbolic.numpy_evaluate import at_start
+from hpcstencil.symbolic.differentiate import PIECEWISE_CONSTANT
+from hpcstencil.symbolic.expressions import Field, Pointwise, Series, Time, walk
+from hpcstencil.symbolic.numpy_evaluate import SAMPLED, at_start
 
 DOUBTFUL = 3.0  # ratio of a stable step to the estimated one from which it is doubted
 
@@ -25,19 +26,24 @@ def warnings_of(problem: Problem) -> list[str]:
     return [
         *_without_solid_cells(problem),
         *_without_means(problem),
-        *_running_backwards(problem),
-        *_ill_posed(problem),
+        *_passed_over(problem),
+        *(_running_backwards(problem) or _ill_posed(problem)),
         *_doubtful_rates(problem),
         *unstable(problem),
     ]
 
 
 def _without_solid_cells(problem: Problem) -> list[str]:
-    """A warning if the array of a mask marks no cell."""
-    found = problem.contents.get("mask.solid")
-    if found is None or found.magnitude > 0:
-        return []
-    return ["mask.solid: no cell is solid, since all its values are 0: expect a domain without obstacles"]
+    """A warning if a mask marks no cell. The expression of a mask is not evaluated on a grid of more than `SAMPLED` cells."""
+    found, mask = problem.contents.get("mask.solid"), problem.mask
+    without = "no cell is solid, {}: expect a domain without obstacles"
+    if found is not None and found.magnitude == 0:
+        return [f"mask.solid: {without.format('since all its values are 0')}"]
+    if found is None and mask is not None and problem.cells <= SAMPLED:
+        runs = problem.members or (problem,)
+        if not any(np.any(at_start(run.config.grid, run.parameters)(run.mask.solid)) for run in runs if run.mask):
+            return [f"mask.solid: {without.format('since the expression is 0 in all of them')}"]
+    return []
 
 
 def _without_means(problem: Problem) -> list[str]:
@@ -56,8 +62,32 @@ def _without_means(problem: Problem) -> list[str]:
     ]
 
 
+def _passed_over(problem: Problem) -> list[str]:
+    """A warning if steps may pass over a change of the equation in time: a comparison with t, or samples of a time series."""
+    time, found = problem.config.time, dict[str, None]()
+    trees = [*problem.right_hand_sides(), *(value for face in problem.faces.values() for value in face.values)]
+    for part in (part for tree in trees for part in walk(tree)):
+        if isinstance(part, Series) and time.dt is not None and time.dt > part.dt * (1 + ROUND):
+            found[
+                f"time.dt = {time.dt:g} is longer than dt = {part.dt:g} between the samples of a time series: expect changes "
+                "between the steps to be lost"
+            ] = None
+        if time.tolerance is None or time.dt_max is not None:
+            continue
+        if isinstance(part, Series):
+            found[
+                f"time.tolerance: steps may pass over samples of a time series with dt = {part.dt:g}; set time.dt_max"
+            ] = None
+        if isinstance(part, Pointwise) and part.function in PIECEWISE_CONSTANT and Time() in set(walk(part)):
+            found[
+                "time.tolerance: the equation changes at some time, which steps may pass over; set time.dt_max to a fraction "
+                "of the time between changes"
+            ] = None
+    return list(found)
+
+
 def _running_backwards(problem: Problem) -> list[str]:
-    """A warning for each negative parameter on which the diffusion coefficient depends."""
+    """A warning for each number or array with negative values on which the diffusion coefficient depends."""
     equation, config = problem.equation, problem.config
     if not isinstance(equation, SupportsCfl):
         return []
@@ -67,7 +97,9 @@ def _running_backwards(problem: Problem) -> list[str]:
         rates = rates_of(equation, config.equation.in_file, Names(**bounds), largest, config.grid.ndim)
         return rates.diffusion, rates.biharmonic
 
-    negative = {name: least for name, value in problem.parameters.items() if (least := np.min(value)) < 0}
+    lowest = {name: float(np.min(value)) for name, value in problem.parameters.items()}
+    lowest |= {name: found.lowest for name in problem.bounds if (found := problem.contents.get(f"equation.{name}"))}
+    negative = {name: least for name, least in lowest.items() if least < 0}
     return [
         f"equation.{name} = {least:g} is negative, and so is a diffusion coefficient that depends on it: expect the solution "
         "to blow up for any step"
@@ -77,10 +109,7 @@ def _running_backwards(problem: Problem) -> list[str]:
 
 
 def _ill_posed(problem: Problem) -> list[str]:
-    """A warning if the shortest waves grow fastest, as with a negative diffusion coefficient; built-in equations with rates are
-    not examined."""
-    if isinstance(problem.equation, SupportsCfl) and problem.config.equation.in_file is None:
-        return []
+    """A warning if the shortest waves grow fastest, as with a negative diffusion coefficient."""
     growth = max(growth_of_shortest_waves(run) for run in problem.members or (problem,))
     if growth * problem.config.time.end <= math.log(GROWTH):
         return []

@@ -41,6 +41,7 @@ from hpcstencil.runtime.stopwatch import Stopwatch
 from hpcstencil.simulation.consistency_check import require_consistency
 from hpcstencil.simulation.event_loop import Run
 from hpcstencil.simulation.file_blocks import output_blocks
+from hpcstencil.simulation.finite_check import refuse_not_positive
 from hpcstencil.simulation.initial_state import at_walls
 from hpcstencil.simulation.prepared import Decomposed
 from hpcstencil.simulation.restart import Options, Source, source_of
@@ -154,6 +155,7 @@ class Simulation:
             raise
         self._program = program
         self._take(simulation)  # the arrays of the program are not kept
+        self._replaced = True  # fields whose values may not be positive, where they must be
         self._assigned = dict.fromkeys(given.initial, "as values")
         self._per_member = set[str]()
         for name, value in given.initial.items():
@@ -560,6 +562,7 @@ class Simulation:
         so is a step size that follows the solution.
         """
         simulation, stepping = self._open, self._stepping
+        self._replaced = True
         problem, fields = simulation.problem, dict(stepping.state.fields)
         if name in problem.positions:
             clocks = stepping.state.members or (stepping.clock,) * problem.copies
@@ -692,6 +695,9 @@ class Simulation:
                 if not self._compiled:
                     compile_steps(self._stepping, limit)
                     self._compiled = True
+                if self._replaced:
+                    refuse_not_positive(self._open.problem, self._stepping.finite.extremes(self._stepping.state)[0])
+                    self._replaced = False
                 self._busy = True
                 yield
             finally:

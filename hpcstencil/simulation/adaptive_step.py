@@ -190,7 +190,8 @@ class Control:
         growth = min(wished, 1.0) if rejected else wished
         # A step that was shortened to land on an output says little about the size of the next.
         proposed = max(dt, growth * leap.steps.dt) if leap.steps.dt < dt else growth * dt
-        return replace(leap.after, measured_dt=proposed, last_error=error), False
+        dt = min(proposed, self.problem.config.time.longest_step)
+        return replace(leap.after, measured_dt=dt, last_error=error), False
 
     def tried(self, clock: Clock, dt: float) -> Leap:
         """Return the step to attempt at ``clock``: of size ``dt``, or shorter if it would pass the next output or the end."""
@@ -214,7 +215,7 @@ class Control:
 
         The estimate is cautious, because the controller can lengthen a short step up to fivefold per step.
         """
-        end = self.problem.config.time.end
+        longest = self.problem.config.time.longest_step
         time = np.array(times) if self.problem.members else times[0]
         low, high, broken = self.changes.extremes(fields, self.problem.parameters, time)
         shape = 2, len(low) // 2, len(times)
@@ -222,10 +223,10 @@ class Control:
         steps = []
         for slope, size, wrong in zip(slopes.T, sizes.T, broken.reshape(len(low), len(times)).T, strict=True):
             if wrong.any() or not slope.any():
-                steps.append(1e-6 * end)
+                steps.append(1e-6 * longest)
                 continue
             change, value = (slope / (1 + size)).max(), (size / (1 + size)).max()
-            steps.append(float(min(end, FIRST_FRACTION * max(value, 1e-5) / change)))
+            steps.append(float(min(longest, FIRST_FRACTION * max(value, 1e-5) / change)))
         return steps
 
 

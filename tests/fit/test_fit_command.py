@@ -49,6 +49,14 @@ scale = { "equation.A" = 0.2 }
 smoothing = { "equation.k" = 0.2, "equation.s" = 0.05 }
 frozen = { "initial.u" = "x < 0.5" }
 """
+BY_CONDITION = """
+grid.shape = [9]
+equation = { name = "custom", on = 0.5, rhs = { u = "laplacian(u) + (t >= on)" } }
+time = { end = 1.0, dt = 0.1 }
+objective.misfit = "integral((u - 0.3)**2)"
+gradient.of = ["equation.on"]
+fit.steps = 3
+"""
 HISTORY = ("objective", "gradient_norm", "step", "evaluations")
 
 
@@ -315,3 +323,9 @@ def test_info_and_open_read_results(command):
     with h5py.File("input.gradient.h5", "a") as file:
         file["initial.u"][0, 0] = np.nan
     assert "sound          no: values of initial.u are not finite" in command("info", "input.gradient.h5")[1]
+
+
+def test_a_gradient_of_0_at_the_start_is_not_called_converged(command):
+    Path("input.toml").write_text(BY_CONDITION)
+    status, out, _ = command("fit", "input.toml")
+    assert status == 0 and "the gradient is 0 at the start, so the fit cannot go on" in out and "converged:" not in out

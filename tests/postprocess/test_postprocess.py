@@ -143,6 +143,14 @@ def test_file_open_for_writing_is_read(plane):
         assert writer.returncode == 0
 
 
+def test_between_two_cells_the_lower_one_is_taken(tmp_path):
+    path = write_output(tmp_path / "run.h5", (6, 4))
+    with h5py.File(path, "r+") as file:
+        file["x"][:] = (np.arange(6) + 0.5) * (3 / 72)  # 0.0833 is between two of them, up to rounding
+        middle = 2 * (3 / 72)
+    assert select(read_view(path), slices={"x": middle}).fixed == {"x": 1}
+
+
 def test_only_the_slice_is_read(block, monkeypatch):
     """The selection given to HDF5 fixes z, so that the whole array never leaves the disk."""
     asked = []

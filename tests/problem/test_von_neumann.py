@@ -155,6 +155,46 @@ def test_growth_of_longer_waves_is_not_warned_of(rhs):
 
 
 @pytest.mark.parametrize(
+    ("coefficient", "words"),
+    [
+        (-0.5, "equation.D = -0.5 is negative"),
+        ("0.1*(x - 1.2)", "equation: waves of two cells grow"),
+        ("D.npy", "equation.D = -2 is neg"),
+    ],
+)
+def test_negative_coefficients_of_built_in_equations_are_warned_of(coefficient, words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    np.save("D.npy", np.where(np.eye(24, 20), -2.0, 1.0))
+    heat = {"name": "heat", "D": coefficient}
+    (warning,) = warnings_of(problem_of(grid=GRID, equation=heat, time={"dt": 1e-6, "end": 9.0}))
+    assert warning.startswith(words)
+
+
+PULSE = {"u": "laplacian(u) + (t > 3)*(t < 4)"}
+SIGNAL = {"s": {"series": "s.npy", "dt": 0.1}}
+
+
+@pytest.mark.parametrize(
+    ("rhs", "time", "words"),
+    [
+        (PULSE, {"tolerance": 1e-3}, "time.tolerance: the equation changes at some time"),
+        (PULSE, {"tolerance": 1e-3, "dt_max": 0.3}, ""),
+        ({"u": "laplacian(u) + sin(t)"}, {"tolerance": 1e-3}, ""),
+        ({"u": "laplacian(u) + s"}, {"tolerance": 1e-3}, "time.tolerance: steps may pass over samples"),
+        ({"u": "laplacian(u) + s"}, {"dt": 0.2}, "time.dt = 0.2 is longer than dt = 0.1 between the samples"),
+        ({"u": "laplacian(u) + s"}, {"dt": 0.1}, ""),
+    ],
+)  # fmt: skip
+def test_changes_between_steps_are_warned_of(rhs, time, words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    np.save("s.npy", np.ones(9))
+    equation = {"name": "custom", "rhs": rhs, **(SIGNAL if "s" in rhs["u"].split() else {})}
+    grid = {"shape": [24, 20], "upper": [240, 200]}
+    warnings = warnings_of(problem_of(grid=grid, equation=equation, time={"end": 9.0, **time}))
+    assert [warning[: len(words)] for warning in warnings] == ([words] if words else [])
+
+
+@pytest.mark.parametrize(
     "changes", [{"initial": {"u": "u.npy"}}, {"mask": {"solid": "solid.npy"}}], ids=["start", "mask"]
 )
 def test_it_is_estimated_beside_arrays(changes, tmp_path, monkeypatch):

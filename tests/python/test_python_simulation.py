@@ -32,6 +32,10 @@ MAXWELL = {
     "boundary": {"x": {"cpml": {"width": 0.3}}, "y": {"dirichlet": 0.0}}, "time": {"end": 0.3, "cfl": 0.5},
     "output": {}, "diagnostics": {},
 }  # fmt: skip
+SEA = {
+    "grid": {"shape": [8, 8]}, "equation": {"name": "shallow_water"}, "initial": {"h": "-1.0"},
+    "time": {"end": 1.0, "dt": 0.01},
+}  # fmt: skip
 LOOP: dict[str, object] = {}
 LOOP["grid"] = LOOP
 # Every way to take steps, and every kind of state.
@@ -466,6 +470,7 @@ REFUSED = {
     "a dotted key": (lambda sim: hs.Simulation({**HEAT, "time.end": 2.0}), r'a key with a dot; write {"time": {"end": ...}}'),
     "no dict": (lambda sim: hs.Simulation("input.toml"), r"expected a dict .* use Simulation.from_toml"),
     "no path": (lambda sim: hs.Simulation.from_toml(HEAT), r"from_toml: expected the path .* use Simulation\(tables\)"),
+    "a depth below 0": (lambda sim: hs.Simulation(SEA).step(1), "initial.h: expected values above 0 in all cells"),
     "a table in itself": (lambda sim: hs.Simulation(LOOP), "input: a table or a list contains itself"),
     "nothing for a key": (lambda sim: hs.Simulation({**HEAT, "title": None}), "title: expected a number, a text"),
     "a complex number": (lambda sim: hs.Simulation({**HEAT, "time": {"end": np.array(1j)}}), "time.end: expected a number"),

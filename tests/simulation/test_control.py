@@ -61,6 +61,31 @@ def test_the_error_follows_the_tolerance(integrator):
     assert errors == sorted(errors, reverse=True) and steps == sorted(steps)
 
 
+@pytest.mark.parametrize("kernel", ["shift", "native"])
+def test_no_step_is_longer_than_dt_max(kernel):
+    """Steps see a pulse of length 1 in a quiet time only with dt_max."""
+    pulse = {"name": "custom", "rhs": {"u": "(t > 50)*(t < 51) - 0*u"}}
+    ends = []
+    for limits in ({}, {"dt_max": 0.25}):
+        time = {"end": 100.0, "tolerance": 1e-5, **limits}
+        problem = problem_of(grid={"shape": [4]}, equation=pulse, time=time, numerics={"precision": "float64"})
+        fields, clock = integrated(problem, simulation_of(problem, kernel=kernel))
+        ends.append((float(fields["u"][0]), clock.step))
+    (missed, few), (seen, many) = ends
+    assert missed == 0.0 and few < 20
+    assert seen == pytest.approx(1.0, rel=1e-3) and many >= 400
+
+
+def test_dt_max_bounds_steps_of_a_cfl_number():
+    heat = {"grid": {"shape": [8]}, "equation": {"name": "heat"}, "numerics": {"integrator": "euler"}}
+    steps = []
+    for limits in ({}, {"dt_max": 0.1}):
+        problem = problem_of(**heat, time={"end": 1.0, "cfl": 0.5, **limits})
+        _, clock = integrated(problem, simulation_of(problem))
+        steps.append(clock.step)
+    assert steps == [4, 10]
+
+
 def test_steps_are_rejected_and_counted_where_the_solution_changes_suddenly():
     problem = problem_of(
         grid={"shape": [4]},

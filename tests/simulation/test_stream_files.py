@@ -286,6 +286,31 @@ def test_expressions_are_0_in_solid_cells(started):
     assert solid.any() and np.isfinite(w).all() and (w[:, solid != 0] == 0).all() and (w[:, solid == 0] != 0).all()
 
 
+@pytest.mark.parametrize("devices", [1, 2])
+def test_a_stream_marks_the_solid_cells_in_its_region(devices, started):
+    mask = {"solid": "(x - 1)**2 + (y - 0.7)**2 < 0.1"}
+    streams = {
+        "part": {"every": 0.3, "region": {"x": [0.3, 1.2]}, "stride": [2, 1]},
+        "line": {"every": 0.3, "region": {"y": 0.7}},
+    }
+    path = started("run.h5", streams, mask=mask, devices=devices)
+    solid = contents(path)["solid"]
+    assert np.array_equal(contents(of(path, "part"))["solid"], solid[4:12:2]) and solid[4:12:2].any()
+    assert np.array_equal(contents(of(path, "line"))["solid"], solid[:, 6:7])
+    assert select(read_view(of(path, "line"))).solid().any()
+
+
+def test_means_that_are_never_due_are_warned_of(started, capsys):
+    """As after a restart, from which the first mean counts."""
+    path = started("run.h5", {"m": {"every": 0.9, "average": True}}, time={"end": 0.9, "dt": 0.03})
+    assert "warning" not in capsys.readouterr().err
+    first = list_checkpoints(path)[-1]
+    started(
+        "more.h5", {"m": {"every": 0.9, "average": True}}, options={"restart": first}, time={"end": 1.5, "dt": 0.03}
+    )
+    assert "warning: output.streams.m: no mean was due in this run" in capsys.readouterr().err
+
+
 def test_records_before_the_solution_is_lost_are_kept(started):
     """Those of expressions too, some of whose values are never finite."""
     tables = {

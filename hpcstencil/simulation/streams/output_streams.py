@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from hpcstencil.runtime.communicator import Communicator, from_rank_0
 from hpcstencil.runtime.progress import say
 from hpcstencil.runtime.walltime import passed
 from hpcstencil.simulation.restart import Options, continued
+from hpcstencil.simulation.solid_cells import solid_block
 from hpcstencil.simulation.state import State
 from hpcstencil.simulation.streams.intervals import Multiples
 from hpcstencil.simulation.streams.output import Output
@@ -122,7 +124,14 @@ class FurtherOutput(Stream):
         if self.multiples is not None:
             self.multiples.go_past(self.schedule, clock)
         continues = source.append and from_rank_0(processes, self.path.exists)
+        solid = None
+        if self.simulation.problem.mask is not None:
+            chosen: tuple[Any, ...] = (..., *self.own)
+            solid = np.ascontiguousarray(solid_block(self.simulation, dict(state.fields))[chosen])
+            self.description = replace(self.description, solid_axes=solid.ndim)
         self.file = self._opened(append=continues, cut=self.output.kept_without_loss(clock))
+        if solid is not None:
+            self.file.write_solid(solid, self.ranges)
         if self.file.last_step == clock.step:  # at the end of the earlier run, whose time may be rounded otherwise
             self.file.correct_last_time(clock.time)
         self.weighted_until = clock.time
@@ -306,8 +315,11 @@ class FurtherOutput(Stream):
 
     def close(self, complete: bool) -> None:
         self.wait()
-        if self.file is not None:
-            self.file.close(complete)
+        if self.file is None:
+            return
+        self.file.close(complete)
+        if complete and self.average is not None and not self.file.series.times:
+            say(f"warning: output.streams.{self.name}: no mean was due in this run, so {self.path} holds no records")
 
 
 def further_outputs(output: Output, schedule: Schedule) -> list[FurtherOutput]:
