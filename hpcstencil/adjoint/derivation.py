@@ -29,7 +29,6 @@ from hpcstencil.adjoint.names import (
 )
 from hpcstencil.adjoint.operands import Faces, Operands
 from hpcstencil.adjoint.problem import (
-    EXTREME,
     Adjoint,
     largest_at,
     operands_of,
@@ -65,6 +64,7 @@ from hpcstencil.symbolic.expressions import (
     total,
     walk,
 )
+from hpcstencil.symbolic.reduction_kinds import REDUCTIONS
 from hpcstencil.symbolic.stencil_reach import Discretization
 from hpcstencil.symbolic.zero_regions import where_adjoint_matters
 from hpcstencil.validation.errors import InputError
@@ -263,7 +263,7 @@ class Derivation:
 
     def extrema(self) -> dict[str, Node]:
         """Return EXTREMA: for minima and maxima, a tree that is largest in the cells that have their value."""
-        names = {SEED + str(n): part.kind for n, part in enumerate(self.reductions) if part.kind in EXTREME}
+        names = {SEED + str(n): part.kind for n, part in enumerate(self.reductions) if REDUCTIONS[part.kind].extreme}
         return {name: largest_at(kind, self.operands[name]) for name, kind in names.items()}
 
     # ---- the objective -----------------------------------------------------------------------------------------------

@@ -59,11 +59,11 @@ from hpcstencil.symbolic.expressions import (
     varies,
     walk,
 )
+from hpcstencil.symbolic.reduction_kinds import REDUCTIONS
 from hpcstencil.symbolic.zero_regions import vanishes
 from hpcstencil.validation.errors import InputError
 
 VARYING = (Field, Time, StepSize, Series)  # nodes whose values may differ from step to step
-EXTREME = ("min", "max")  # kinds of reductions whose derivatives are those of single cells
 
 
 @dataclass(frozen=True)
@@ -387,8 +387,8 @@ class Adjoint:
 
 
 def largest_at(kind: str, operand: Node) -> Node:
-    """A tree that is largest in the cells that have the value of a reduction, "min" or "max", of the operand."""
-    return operand if kind == "max" else -operand
+    """A tree that is largest in the cells that have the value of a reduction of the operand to an extreme."""
+    return operand if REDUCTIONS[kind].extreme > 0 else -operand
 
 
 def seeds_in(tree: Node) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ import numpy as np
 from hpcstencil.adjoint.differentiate import tangent
 from hpcstencil.adjoint.members import single_runs
 from hpcstencil.adjoint.names import CELLS, EXTREMA, OBJECTIVE, OF_APART, SAMPLES_SEED, TANGENT
-from hpcstencil.adjoint.problem import EXTREME, largest_at, operands_of, plain_trees, refuse_unavailable
+from hpcstencil.adjoint.problem import largest_at, operands_of, plain_trees, refuse_unavailable
 from hpcstencil.adjoint.unknowns import (
     ArrayParameter,
     CellValues,
@@ -49,6 +49,7 @@ from hpcstencil.symbolic.expressions import (
     shared,
     walk,
 )
+from hpcstencil.symbolic.reduction_kinds import REDUCTIONS
 
 
 @dataclass(frozen=True)
@@ -198,7 +199,7 @@ class _Derivatives:
         found, extrema = dict[Node, Node](), dict[str, Node]()
         for n, part in enumerate(self.reductions):
             slope = self.of(f"operand {n}", self.any_field)
-            if part.kind in EXTREME:
+            if REDUCTIONS[part.kind].extreme:
                 cells = Field(CELLS + str(n))
                 extrema[cells.name] = largest_at(part.kind, self.plain[f"operand {n}"])
                 found[part] = _mean_over(cells, slope)

@@ -8,7 +8,8 @@ from collections.abc import Collection
 from hpcstencil.config.limits import LONGEST_NAME
 from hpcstencil.config.settings import Config, DiagnosticsConfig, EquationConfig, InitialConfig
 from hpcstencil.numerics.grid import AXES
-from hpcstencil.symbolic.expressions import FUNCTIONS, HALFWAY, REDUCTIONS
+from hpcstencil.symbolic.expressions import FUNCTIONS, HALFWAY
+from hpcstencil.symbolic.reduction_kinds import REDUCTIONS
 from hpcstencil.validation.errors import InputError
 from hpcstencil.validation.messages import at, unknown, wrong
 from hpcstencil.validation.schema import names_of

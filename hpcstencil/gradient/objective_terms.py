@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from hpcstencil.adjoint.names import END, OBJECTIVE, SAMPLED, SEED
-from hpcstencil.adjoint.problem import EXTREME, Adjoint
+from hpcstencil.adjoint.problem import Adjoint
 from hpcstencil.adjoint.run_steps import RunSteps, added_at
 from hpcstencil.adjoint.unknowns import NumberParameter
 from hpcstencil.backends.backend import Reductions
@@ -25,6 +25,7 @@ from hpcstencil.simulation.diagnostics import Diagnostics
 from hpcstencil.simulation.simulation import ComposedSimulation
 from hpcstencil.symbolic import numpy_evaluate
 from hpcstencil.symbolic.expressions import Node, Time
+from hpcstencil.symbolic.reduction_kinds import REDUCTIONS
 from hpcstencil.validation.errors import NumericsError
 
 NO_SUMS: Mapping[str, float] = {}
@@ -129,11 +130,11 @@ class ObjectiveTerms:
         known: dict[Node, Any] = {**numpy_evaluate.by_node(parameters), Time(): time}
         known |= {part: found[f"{OBJECTIVE} {n}"] for n, part in enumerate(self.adjoint.reductions)}
         grid, extreme = problem.config.grid, dict[str, float]()
-        weight_of = {"integral": grid.cell_volume, "mean": 1.0 / grid.cells, **dict.fromkeys(EXTREME, 1.0)}
         seeds = dict[str, float]()
         for n, (part, slope) in enumerate(zip(self.adjoint.reductions, self.adjoint.slopes, strict=True)):
-            slopes = extreme if part.kind in EXTREME else seeds
-            slopes[SEED + str(n)] = float(numpy_evaluate.evaluate(slope, values=known)) * weight_of[part.kind]
+            kind = REDUCTIONS[part.kind]
+            slopes, of_cell = extreme if kind.extreme else seeds, kind.slope(grid.cells, grid.cell_volume)
+            slopes[SEED + str(n)] = float(numpy_evaluate.evaluate(slope, values=known)) * of_cell
         direct = {
             name: float(numpy_evaluate.evaluate(tree, values=known)) for name, tree in self.adjoint.direct.items()
         }

@@ -45,6 +45,7 @@ from hpcstencil.symbolic.expressions import (
     walk,
 )
 from hpcstencil.symbolic.parser import Scope, parse
+from hpcstencil.symbolic.reduction_kinds import REDUCTIONS
 from hpcstencil.symbolic.staggering import position_of, positions_in
 from hpcstencil.symbolic.stencil_reach import Discretization
 from hpcstencil.validation.errors import InputError
@@ -357,9 +358,9 @@ def masked_diagnostics(mask: Mask | None, trees: Mapping[str, Node], precision: 
                 "diagnostics: not available yet for face values with [mask]; take them back to cell centres with mean_x() and "
                 "its like"
             )
-        left_out = {"min": HUGE[precision], "max": -HUGE[precision]}.get(part.kind, 0.0)
-        operand = in_fluid(mask, mask.beside(part.operand), left_out)
-        if part.kind == "mean":
+        kind = REDUCTIONS[part.kind]
+        operand = in_fluid(mask, mask.beside(part.operand), -kind.extreme * HUGE[precision])
+        if kind.is_mean:
             return Reduction("integral", operand) / Reduction("integral", 1.0 - mask.cells())
         return Reduction(part.kind, operand)
 

@@ -14,6 +14,7 @@ from hpcstencil.io.dataset_names import DIAGNOSTICS
 from hpcstencil.io.time_series import RowsOf
 from hpcstencil.symbolic import numpy_evaluate
 from hpcstencil.symbolic.expressions import Node, Reduction, Time, walk
+from hpcstencil.symbolic.reduction_kinds import REDUCTIONS
 
 
 @dataclass
@@ -58,7 +59,8 @@ class Diagnostics:
     def values(self, reduced: Reduced, time: float) -> dict[str, Any]:
         """Return the same values as `evaluate`, from the reductions of a state at ``time``."""
         reductions, cells = self.reductions, self.reductions.cells
-        low, high, broken, sums = reduced.low, reduced.high, reduced.broken, reduced.sums
+        broken, sums = reduced.broken, reduced.sums
+        low, high = (np.where(broken, np.nan, extreme) for extreme in (reduced.low, reduced.high))
         volume = reductions.device_grid.grid.cell_volume
         known = {**numpy_evaluate.by_node(self.parameters), Time(): time}
         by_operand = {tree: i for i, tree in enumerate(reductions.trees)}
@@ -66,10 +68,7 @@ class Diagnostics:
             for part in walk(tree):
                 if isinstance(part, Reduction):
                     i = by_operand[part.operand]
-                    known[part] = {
-                        "integral": sums[i] * volume, "mean": sums[i] / cells,
-                        "min": np.where(broken[i], np.nan, low[i]), "max": np.where(broken[i], np.nan, high[i]),
-                    }[part.kind]  # fmt: skip
+                    known[part] = REDUCTIONS[part.kind].value(sums[i], low[i], high[i], cells, volume)
         found = {
             name: np.asarray(numpy_evaluate.evaluate(tree, values=known), np.float64)
             for name, tree in self.trees.items()

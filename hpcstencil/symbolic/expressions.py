@@ -23,7 +23,6 @@ FUNCTIONS = {
     "where": 3, "abs": 1, "sqrt": 1, "exp": 1, "log": 1, "sin": 1, "cos": 1, "tan": 1, "tanh": 1,
     "minimum": 2, "maximum": 2, "sign": 1,
 }  # fmt: skip
-REDUCTIONS = ("integral", "mean", "min", "max")
 SUM = "sum"  # the kind of a `Reduction` over receivers and their samples, in an objective
 
 
@@ -370,8 +369,8 @@ OPERATORS = (Derivative, DivGrad, Halfway, Neighbour, Convolution)  # nodes that
 
 @frozen
 class Reduction(Node):
-    """A reduction of ``operand`` over the whole grid to one number, used in diagnostics. ``kind`` is "integral", "mean",
-    "min" or "max", or SUM."""
+    """A reduction of ``operand`` over the whole grid to one number, used in diagnostics. ``kind`` is a key of
+    `reduction_kinds.REDUCTIONS`, or SUM."""
 
     kind: str
     operand: Node

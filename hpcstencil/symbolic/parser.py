@@ -17,7 +17,6 @@ from typing import NoReturn
 from hpcstencil.numerics.grid import AXES
 from hpcstencil.symbolic.expressions import (
     FUNCTIONS,
-    REDUCTIONS,
     SUM,
     Constant,
     Coordinate,
@@ -29,6 +28,7 @@ from hpcstencil.symbolic.expressions import (
     size_and_height,
 )
 from hpcstencil.symbolic.operators import Space
+from hpcstencil.symbolic.reduction_kinds import REDUCTIONS
 from hpcstencil.validation.errors import InputError
 from hpcstencil.validation.messages import listing, nearest
 

@@ -21,7 +21,8 @@ from hpcstencil.config.names import RESERVED
 from hpcstencil.config.provenance import allowed, differences, sha256, to_toml
 from hpcstencil.config.reader import from_mapping, load
 from hpcstencil.equations import EQUATIONS
-from hpcstencil.symbolic.expressions import FUNCTIONS, REDUCTIONS
+from hpcstencil.symbolic.expressions import FUNCTIONS
+from hpcstencil.symbolic.reduction_kinds import REDUCTIONS
 from hpcstencil.validation.errors import InputError
 from hpcstencil.validation.overrides import is_set, override, parse_override
 from hpcstencil.validation.schema import REQUIRED, entries_of, keys_of, names_of, take

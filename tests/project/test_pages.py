@@ -17,9 +17,10 @@ from hpcstencil.io.array_file import ArrayContents
 from hpcstencil.numerics.integrators import INTEGRATORS
 from hpcstencil.problem.build import build
 from hpcstencil.sweep.members import member_inputs, read_sweep
-from hpcstencil.symbolic.expressions import FUNCTIONS, REDUCTIONS
+from hpcstencil.symbolic.expressions import FUNCTIONS
 from hpcstencil.symbolic.functions import __dict__ as functions
 from hpcstencil.symbolic.operators import Space
+from hpcstencil.symbolic.reduction_kinds import REDUCTIONS
 from hpcstencil.validation.messages import shown
 from hpcstencil.validation.schema import REQUIRED, entries_of, keys_of
 
