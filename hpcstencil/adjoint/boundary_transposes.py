@@ -50,17 +50,17 @@ from hpcstencil.validation.errors import InputError
 Place = tuple[tuple[int, int, int], ...]
 Extended = dict[Place, Node]
 
-TURNED = {"mean": "mean", "difference": "difference", "below": "above", "above": "below"}
+REFLECTED = {"mean": "mean", "difference": "difference", "below": "above", "above": "below"}
 
 
-def turned(part: Operator, c: Node) -> Node:
+def reflected(part: Operator, c: Node) -> Node:
     """The operator with the reflected stencil, applied to ``c``. It is the transpose on a grid without boundaries."""
     match part:
         case Derivative(_, orders, bias):
             reflected = replace(part, operand=c, bias=-bias, beyond=False)
             return -reflected if sum(orders) % 2 else reflected
         case Halfway(_, axis, kind, onto):
-            other = Halfway(c, axis, TURNED[kind], "centres" if onto == "faces" else "faces")
+            other = Halfway(c, axis, REFLECTED[kind], "centres" if onto == "faces" else "faces")
             return -other if kind == "difference" else other
         case Neighbour(_, axis, side):
             return Neighbour(c, axis, -side)
@@ -168,7 +168,7 @@ class Walls:
                 "unknowns in robin conditions, and on staggered grids beside any boundary; use numerics.order = 2, other "
                 "conditions, or differences and means"
             )
-        found = c if axes else {place: turned(part, tree) for place, tree in c.items()}
+        found = c if axes else {place: reflected(part, tree) for place, tree in c.items()}
         for axis in axes:
             one = part
             if isinstance(part, Derivative):  # a mixed one is the product of those along its axes
@@ -197,7 +197,7 @@ class Walls:
     def along_axis(self, part: Operator, axis: int, c: Extended) -> Extended:
         """Steps 1 and 2 for an operator along one axis, from derivatives ``c`` with respect to its result."""
         if self.operands.periodic[axis]:
-            return {place: turned(part, tree) for place, tree in c.items()}
+            return {place: reflected(part, tree) for place, tree in c.items()}
         found = Extended()
         for rest, along in _by_axis(c, axis).items():
             for place, tree in self.along(part, axis, along):
@@ -212,7 +212,7 @@ class Walls:
         for row, tree in c.items():
             if not row:
                 outside = {(axis, side): NO_CONDITION for side in (0, 1)}
-                yield (), turned(part, self.operands.placed(tree, outside))
+                yield (), reflected(part, self.operands.placed(tree, outside))
             for side in (0, 1):
                 # Cells are counted from this boundary; the place k beyond it has the number -k. A result at p reads p + o.
                 sign = -1 if side else 1

@@ -15,7 +15,7 @@ import math
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from hpcstencil.adjoint.boundary_transposes import turned
+from hpcstencil.adjoint.boundary_transposes import reflected
 from hpcstencil.adjoint.operands import Operands
 from hpcstencil.numerics.finite_differences import Stencil
 from hpcstencil.symbolic.boundary_kinds import NO_FLUX
@@ -48,10 +48,10 @@ def transposed_operator(
         case DivGrad():
             return _div_grad(part, c, wanted, operands, space)
         case Halfway(operand):
-            return [(operand, turned(part, c))]
+            return [(operand, reflected(part, c))]
         case Neighbour(operand, axis, side):
             if not operands.walls([axis]):
-                return [(operand, turned(part, c))]
+                return [(operand, reflected(part, c))]
             here, there = (replace(part, operand=o) for o in _both(part, c, axis, operands, space))
             pairs = [here, replace(here, side=-side), there, -replace(there, side=-side)]
             return [(operand, 0.5 * total(pairs))]
@@ -82,7 +82,7 @@ def _derivative(
         faces = operands.mirrored(part.operand, {axis: parities[axis] for axis in walls}, reach, mixed=len(axes) > 1)
         return replace(part, operand=operands.placed(-c if math.prod(parities.values()) < 0 else c, faces))
     if not walls:
-        return turned(part, c)
+        return reflected(part, c)
     (axis,) = axes
     even, odd = _both(part, c, axis, operands, space)
     here, there = replace(part, operand=even), replace(part, operand=odd)

@@ -81,7 +81,7 @@ class SweepPlan:
         return self.taken_for_tape + sum(starts[each.last] - starts[each.first] for each in advances)
 
 
-def taped(adjoint: Adjoint, topology: Topology, kernel: str) -> Adjoint:
+def with_tape_if_faster(adjoint: Adjoint, topology: Topology, kernel: str) -> Adjoint:
     """The adjoint with a tape if it has one, the ``kernel`` can record it, and that makes the sweep faster; else as it is.
 
     A tape saves about two forward steps per step of the run. But it leaves less memory for states, so more steps may be taken

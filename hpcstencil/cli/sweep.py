@@ -136,7 +136,7 @@ def _run_one(
     from hpcstencil.runtime.communicator import from_rank_0
     from hpcstencil.runtime.signals import watched
     from hpcstencil.simulation.restart import Options
-    from hpcstencil.sweep.attempts import kept
+    from hpcstencil.sweep.attempts import recording_outcome
     from hpcstencil.sweep.folder import read_plan
     from hpcstencil.sweep.members import described
     from hpcstencil.sweep.state import repaired, start
@@ -155,7 +155,7 @@ def _run_one(
             _say(f"member {number}: {described(repaired(member.settings, begin.overrides))}")
             if begin.note:
                 _say(f"member {number}: {begin.note}")
-            with kept(begin.attempt) if communicator.rank == 0 else nullcontext():
+            with recording_outcome(begin.attempt) if communicator.rank == 0 else nullcontext():
                 config, problem = problem_of(member.input, begin.overrides, communicator)
                 options = Options(
                     member.output,

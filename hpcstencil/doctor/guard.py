@@ -158,7 +158,7 @@ class Child:
             self.process.wait(REAPED)
 
 
-def guarded(command: Sequence[str], environment: Mapping[str, str], patience: float) -> tuple[list[Line], Ended]:
+def run_guarded(command: Sequence[str], environment: Mapping[str, str], patience: float) -> tuple[list[Line], Ended]:
     """Run a child until it ends or a probe takes longer than ``patience`` seconds; return (its reports, how it ended).
 
     A command that cannot be started counts as a failed child.

@@ -23,7 +23,7 @@ import hpcstencil
 from hpcstencil.backends.backend import Unsupported
 from hpcstencil.backends.native.compiler import compiler
 from hpcstencil.doctor import report
-from hpcstencil.doctor.guard import guarded, how, own_environment, probe_command
+from hpcstencil.doctor.guard import how, own_environment, probe_command, run_guarded
 from hpcstencil.runtime.filesystem import file_system
 from hpcstencil.runtime.launcher import environment_rank, environment_size, job_tasks
 from hpcstencil.runtime.versions import sources_digest
@@ -126,7 +126,7 @@ def device_facts(patience: float) -> Facts:
     """Return the facts ``gpus`` (the number that `nvidia-smi` lists, 0 without it) and ``devices`` (those JAX starts)."""
     listed = 0
     if shutil.which("nvidia-smi") is not None and os.environ.get("JAX_PLATFORMS", "").lower() != "cpu":
-        _, ended = guarded(["nvidia-smi", "-L"], own_environment(), patience)
+        _, ended = run_guarded(["nvidia-smi", "-L"], own_environment(), patience)
         if ended.failure:
             return {"gpus": {"error": f"nvidia-smi {how(ended)}"}}
         listed = sum(line.startswith("GPU ") for line in ended.output.splitlines())
@@ -138,7 +138,7 @@ def probe_facts(name: str, patience: float, *arguments: str) -> Facts:
 
     If the child fails, the fact that it was determining has an ``error``.
     """
-    lines, ended = guarded(probe_command("local", name, *arguments), own_environment(), patience)
+    lines, ended = run_guarded(probe_command("local", name, *arguments), own_environment(), patience)
     found: Facts = {}
     trying = name
     for line in lines:
@@ -160,7 +160,7 @@ def slurm_facts(patience: float) -> Facts:
     commands = {"kinds": ["srun", "--mpi=list"], "left": ["squeue", "--noheader", "--jobs", job, "--format=%L"]}
     found = {}
     for name, command in commands.items():
-        _, ended = guarded(command, own_environment(), patience)
+        _, ended = run_guarded(command, own_environment(), patience)
         failed = ended.failure is not None
         found[name] = {"error": f"{' '.join(command[:2])} {how(ended)}"} if failed else {"said": ended.output}
     return found

@@ -57,14 +57,14 @@ def load(path: Path, name: str) -> tuple[Equation, str]:
         raise InputError(
             f"{KEY}: expected a Python file at {path}, but it cannot be read ({error}); check the path"
         ) from None
-    module = guarded(path, lambda: _module(path))
+    module = call_user_code(path, lambda: _module(path))
     found = vars(module).get(name)
     if not isinstance(found, type):
         classes = [key for key, value in vars(module).items() if isinstance(value, type)]
         near = nearest(name, classes)
         hint = f"did you mean '{near}'?" if near else f"it has {listing(classes) or 'none'}"
         raise InputError(f"{KEY}: expected a class {shown(name)} in {path}, but there is none; {hint}")
-    equation = guarded(path, found)
+    equation = call_user_code(path, found)
     missing = [method for method in ("fields", "rhs") if not callable(getattr(equation, method, None))]
     if missing:
         raise InputError(
@@ -89,7 +89,7 @@ def _module(path: Path) -> ModuleType:
     return module
 
 
-def guarded(path: Path, action: Callable[[], T]) -> T:
+def call_user_code(path: Path, action: Callable[[], T]) -> T:
     """Call ``action``, which runs user code from the file at ``path``, and return its result.
 
     An exception of the user code is raised as an InputError that names the line.
@@ -119,7 +119,7 @@ def expressions_of(
     if in_file is None:
         return dict(action())
     path, name = in_file
-    returned = guarded(path, action)
+    returned = call_user_code(path, action)
     wanted = f"{KEY}: expected {name}.{method} in {path} to return a dict of expressions"
     if not isinstance(returned, Mapping) or not all(isinstance(v, Node | int | float) for v in returned.values()):
         raise InputError(f"{wanted}, but got {_returned(returned)}; correct it")
@@ -142,7 +142,7 @@ def rates_of(
     if in_file is None:
         return equation.rates(p, largest, ndim)
     path, name = in_file
-    rates = guarded(path, lambda: equation.rates(p, Largest(largest), ndim))
+    rates = call_user_code(path, lambda: equation.rates(p, Largest(largest), ndim))
     wanted = f"{KEY}: expected {name}.rates(self, p, largest, ndim) in {path} to return"
     if not isinstance(rates, Rates):
         raise InputError(f"{wanted} Rates(...) of hpcstencil.equations, but got {_returned(rates)}; correct it")

@@ -161,12 +161,12 @@ def norm(space: Space, box: Box, point: Point) -> float:
     return math.sqrt(space.dot(free, free))
 
 
-def begun(space: Space, box: Box, point: Point) -> State:
+def first_state(space: Space, box: Box, point: Point) -> State:
     """The state of a fit that begins at a point."""
     return State(point, (), (Row(point.value, norm(space, box, point), 0.0, 1),))
 
 
-def iterated(space: Space, box: Box, objective: Objective, state: State, history: int) -> State | None:
+def next_state(space: Space, box: Box, objective: Objective, state: State, history: int) -> State | None:
     """The state after one more iteration.
 
     It is None if there is no lower value along the direction, nor along the gradient, or if `_stalled`.

@@ -14,7 +14,7 @@ from hpcstencil.adjoint.plan import SweepPlan
 from hpcstencil.checkpoint.paths import checkpoint_pattern, remove_stale
 from hpcstencil.config.settings import FitConfig
 from hpcstencil.fit import checkpoints
-from hpcstencil.fit.lbfgs import State, Vector, begun, iterated
+from hpcstencil.fit.lbfgs import State, Vector, first_state, next_state
 from hpcstencil.fit.smoothing import SmoothingInTime, smoothings_of
 from hpcstencil.fit.space import Vectors
 from hpcstencil.fit.unknowns import Evaluation, box_of, of_components, start_of
@@ -43,7 +43,7 @@ class Fitted:
     why: str
 
 
-def fitted(
+def run_fit(
     members: Members,
     plans: Sequence[SweepPlan],
     limits: Mapping[str, Limits],
@@ -102,14 +102,14 @@ def fitted(
     communicator.watch.checkpoints(checkpoint_pattern(output))
     if resumed is None:
         remove_stale(output, communicator, after=-1)
-        state = taken(begun(space, box, evaluated(evaluation.at)(start)))
+        state = taken(first_state(space, box, evaluated(evaluation.at)(start)))
     else:
         state = checkpoints.read(resumed, members, start, digests)
         done = len(state.rows) - 1
         if not quiet:
             say(f"continuing from {resumed.name}")
     while not (why := _ended(state, fit)):
-        after = iterated(space, box, evaluated(evaluation), state, fit.history)
+        after = next_state(space, box, evaluated(evaluation), state, fit.history)
         if after is None:
             return Fitted(state, "no lower objective was found along the gradient; this may be a local minimum")
         state = taken(after)

@@ -8,14 +8,14 @@ from dataclasses import replace
 import numpy as np
 
 from hpcstencil.adjoint.members import Held
-from hpcstencil.adjoint.plan import SweepPlan, injects, plan_of, steps_at_once, taped
+from hpcstencil.adjoint.plan import SweepPlan, injects, plan_of, steps_at_once, with_tape_if_faster
 from hpcstencil.adjoint.problem import Adjoint
 from hpcstencil.adjoint.run_steps import steps_of
 from hpcstencil.adjoint.tape import recording
 from hpcstencil.config.settings import Config
 from hpcstencil.distributed.halo import Fields
 from hpcstencil.gradient.compiled_parts import CompiledParts
-from hpcstencil.gradient.recording import recorded
+from hpcstencil.gradient.recording import record_steps
 from hpcstencil.gradient.reverse_sweep import ReverseSweep
 from hpcstencil.gradient.sample_derivatives import SampleDerivatives
 from hpcstencil.gradient.stored_states import WHAT, OnDisk, beside
@@ -38,9 +38,9 @@ def sweep_of(
     """Compose the reverse sweep of a simulation. Collective.
 
     ``compose`` composes the adjoint problem on the blocks of the simulation. ``held`` are data of the objective from Python,
-    by dotted key. With ``tape``, the sweep has a tape if `plan.taped` says so. If the steps follow the solution, the sweep has
-    none before `planned`. Raises InputError, on all processes, if the blocks are too small for the adjoint, if the data do not
-    fit, or as `plan.taped`.
+    by dotted key. With ``tape``, the sweep has a tape if `plan.with_tape_if_faster` says so. If the steps follow the solution,
+    the sweep has none before `planned`. Raises InputError, on all processes, if the blocks are too small for the adjoint, if
+    the data do not fit, or as `plan.with_tape_if_faster`.
     """
     communicator, topology = forward.communicator, forward.plan.topology
     devices = len(forward.device_grid.devices.devices)
@@ -50,7 +50,7 @@ def sweep_of(
 
     backward, with_tape, kernel = None, adjoint, forward.kernel
     if tape:
-        with_tape = agree(communicator, lambda: taped(adjoint, topology, kernel))
+        with_tape = agree(communicator, lambda: with_tape_if_faster(adjoint, topology, kernel))
     if with_tape.tape is not None:
         recorder, reader = composed(recording(with_tape, forward.problem)), composed(with_tape.reversing(topology))
         if recorder.steps.storing is not None and reader.plan.steps_per_exchange:
@@ -93,7 +93,7 @@ def planned(
     """
     forward, adjoint = sweep.forward, sweep.adjoint
     if forward.problem.step_follows_solution and not sweep.run.ranges:
-        sweep = replace(sweep, run=recorded(forward, sweep.compiled.copied(fields), check))
+        sweep = replace(sweep, run=record_steps(forward, sweep.compiled.copied(fields), check))
     plan = agree(
         forward.communicator,
         lambda: plan_of(adjoint, forward.plan.topology, sweep.at_once, sweep.injected, sweep.run),

@@ -17,7 +17,7 @@ from hpcstencil.simulation.stepping import Stepping
 from hpcstencil.validation.errors import StoppedEarly
 
 
-def recorded(simulation: ComposedSimulation, fields: Fields, check: Callable[[], None]) -> RunSteps:
+def record_steps(simulation: ComposedSimulation, fields: Fields, check: Callable[[], None]) -> RunSteps:
     """Take a run from ``fields`` at t = 0, which are overwritten, and return its steps. Collective.
 
     ``check`` is called after each call of compiled code, and may raise StoppedEarly on all processes. Raises NumericsError, on

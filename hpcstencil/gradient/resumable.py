@@ -30,7 +30,7 @@ from hpcstencil.runtime.communicator import Communicator, from_rank_0
 from hpcstencil.runtime.launcher import environment_rank
 from hpcstencil.runtime.progress import Progress
 from hpcstencil.runtime.stopwatch import Stopwatch
-from hpcstencil.runtime.walltime import Walltime, passed
+from hpcstencil.runtime.walltime import Walltime, has_passed
 from hpcstencil.simulation.checkpoint_time import seconds_to_checkpoint
 from hpcstencil.simulation.event_loop import StopRequests
 from hpcstencil.simulation.stepping import Pace
@@ -229,7 +229,7 @@ class ResumableGradient(SweepHooks):
         every, minutes = self.asked.every_steps, self.asked.every_minutes
         if every is not None and done // every > before // every:
             return True
-        return minutes is not None and passed(self.communicator, 60 * minutes, self.last)
+        return minutes is not None and has_passed(self.communicator, 60 * minutes, self.last)
 
     def _save(self) -> None:
         """Write a checkpoint of the position that the gradient has reached."""

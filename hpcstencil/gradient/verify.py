@@ -174,7 +174,7 @@ def _others(
     tape: bool = True,
 ) -> Total:
     """The gradient on these processes and ``devices``, by the kernels of ``members``, with these keys of [decomposition], and
-    with a ``tape`` if `plan.taped` says so.
+    with a ``tape`` if `plan.with_tape_if_faster` says so.
 
     Collective. Raises InputError if the blocks do not fit.
     """

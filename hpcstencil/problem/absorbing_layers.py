@@ -53,7 +53,7 @@ class Layered:
     positions: Positions
 
 
-def layered(
+def add_absorbing_layers(
     trees: Mapping[str, Node], config: Config, speed: float, positions: Positions, positive: Collection[str] = ()
 ) -> Layered:
     """Add the absorbing layers that the boundary conditions request to the right-hand sides ``trees``.

@@ -21,7 +21,7 @@ from hpcstencil.equations.custom import parameters_used
 from hpcstencil.equations.user import Names, rates_of
 from hpcstencil.io.array_file import ArrayContents
 from hpcstencil.numerics.integrators import SUPER_STEPPING, Method, memory_of, method
-from hpcstencil.problem.absorbing_layers import Layered, layered
+from hpcstencil.problem.absorbing_layers import Layered, add_absorbing_layers
 from hpcstencil.problem.boundary_faces import faces_of
 from hpcstencil.problem.linear_damping import damping_rates
 from hpcstencil.problem.method_selection import partition, with_enough_stages
@@ -221,7 +221,7 @@ def _parsed(config: Config, contents: Mapping[str, ArrayContents], all_used: boo
     chosen = _method(config, model)
     rates, damping = _divided(model, chosen)
     positive = model.equation.positive if isinstance(model.equation, HasPositiveFields) else ()
-    layers = layered(rates, config, _fastest_wave(config, model, bounds), model.positions, positive)
+    layers = add_absorbing_layers(rates, config, _fastest_wave(config, model, bounds), model.positions, positive)
     diagnostics, derived = _diagnostics(config, model), _derived(config, model)
     objective, misfit = _objective(config, model)
     if all_used:

@@ -20,7 +20,7 @@ from hpcstencil.equations import (
     SupportsCflSignals,
 )
 from hpcstencil.equations.custom import parameters_used
-from hpcstencil.equations.user import Names, expressions_of, guarded, load
+from hpcstencil.equations.user import Names, call_user_code, expressions_of, load
 from hpcstencil.io.array_file import ArrayContents
 from hpcstencil.numerics.finite_differences import centred
 from hpcstencil.problem.parameter_files import key_of
@@ -157,7 +157,7 @@ def _fields(equation: Equation, config: Config) -> tuple[str, ...]:
     if config.equation.in_file is None:
         return equation.fields(ndim)
     path, name = config.equation.in_file
-    names: Any = guarded(path, lambda: equation.fields(ndim))
+    names: Any = call_user_code(path, lambda: equation.fields(ndim))
     if isinstance(names, str) or not isinstance(names, Iterable):
         raise InputError(
             f'equation.name: expected {name}.fields in {path} to return a tuple of names, such as ("u",), but got '
@@ -183,7 +183,7 @@ def _positions(equation: Equation, config: Config, fields: tuple[str, ...]) -> P
         return {}
     if config.equation.in_file is None:
         return equation.positions(ndim)
-    positions = guarded(
+    positions = call_user_code(
         config.equation.in_file[0], lambda: {name: tuple(p) for name, p in equation.positions(ndim).items()}
     )
     for name, position in positions.items():
@@ -202,7 +202,9 @@ def _reflected(equation: Equation, config: Config, fields: tuple[str, ...]) -> t
         return tuple(() for _ in axes)
     if config.equation.in_file is None:
         return tuple(equation.reflected(axis) for axis in axes)
-    reflected = guarded(config.equation.in_file[0], lambda: tuple(tuple(equation.reflected(axis)) for axis in axes))
+    reflected = call_user_code(
+        config.equation.in_file[0], lambda: tuple(tuple(equation.reflected(axis)) for axis in axes)
+    )
     for axis, names in enumerate(reflected):
         if not set(names) <= set(fields):
             raise InputError(
@@ -220,7 +222,7 @@ def _right_hand_sides(
     if config.equation.in_file is None:
         return equation.rhs(f, p, space)
     path, name = config.equation.in_file
-    returned: Any = guarded(path, lambda: equation.rhs(f, p, space))
+    returned: Any = call_user_code(path, lambda: equation.rhs(f, p, space))
     if not isinstance(returned, Mapping):
         got = "it returned nothing" if returned is None else f"got {type(returned).__name__}"
         raise InputError(

@@ -22,7 +22,7 @@ from hpcstencil.distributed.halo import Fields
 from hpcstencil.gradient.compose import data_of, observed_of
 from hpcstencil.gradient.derivative_sums import ADVICE, refuse_broken
 from hpcstencil.gradient.members import Members, members_of
-from hpcstencil.gradient.recording import recorded
+from hpcstencil.gradient.recording import record_steps
 from hpcstencil.gradient.reverse_sweep import Result, ReverseSweep
 from hpcstencil.gradient.samples import Samples, summed
 from hpcstencil.gradient.tangent import Direction, TangentRun
@@ -131,7 +131,7 @@ class TangentLinear(ProgramUser):
             return self.runs[number].steps
         member = self.alone.with_problem(single_runs(self.simulation.problem)[number])
         fields = jax.tree.map(jnp.copy, fields_of_member(self.simulation, state, number))
-        return recorded(member, fields, lambda: None)
+        return record_steps(member, fields, lambda: None)
 
     def _directions(self, direction: Mapping[str, Any]) -> list[Direction]:
         """The numbers and blocks of a direction, by member. Raises InputError, on this process alone, for wrong values."""

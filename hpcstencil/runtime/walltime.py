@@ -39,7 +39,7 @@ class Walltime:
         return self.deadline is not None and time.monotonic() + within(stopping) > self.deadline
 
 
-def passed(communicator: Communicator, seconds: float, since: float) -> bool:
+def has_passed(communicator: Communicator, seconds: float, since: float) -> bool:
     """Return whether ``seconds`` have passed since ``since`` (of time.monotonic) by rank 0's clock. Collective.
 
     All processes get the same answer.

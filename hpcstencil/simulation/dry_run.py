@@ -13,7 +13,7 @@ import numpy as np
 from hpcstencil.adjoint.derivation import adjoint_of
 from hpcstencil.adjoint.limits import plan_of_fit
 from hpcstencil.adjoint.members import data_of_member, differing, per_member, single_runs
-from hpcstencil.adjoint.plan import injects, plan_of, steps_at_once, taped
+from hpcstencil.adjoint.plan import injects, plan_of, steps_at_once, with_tape_if_faster
 from hpcstencil.adjoint.problem import Adjoint
 from hpcstencil.adjoint.run_steps import steps_of
 from hpcstencil.adjoint.unknowns import NumberParameter, SeriesParameter, Unknown
@@ -145,7 +145,7 @@ def _gradient(problem: Problem, topology: Topology, kernel: str) -> list[str]:
         data = data_of_member(problem, {}, member)
         one.observed(data, steps_of(one).times)  # refuses data that do not fit
         one.data_on_grid([(0, 1)] * one.config.grid.ndim, data)
-    adjoint = taped(adjoint, topology, kernel)
+    adjoint = with_tape_if_faster(adjoint, topology, kernel)
     injected = injects(adjoint, topology, kernel)
     at_once = steps_at_once(adjoint, topology, kernel, injected)
     plans = [plan_of(adjoint, topology, at_once, injected, steps_of(one)) for one in runs]

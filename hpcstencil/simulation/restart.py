@@ -133,7 +133,7 @@ def source_of(
     except Damaged:  # on all processes alike
         from_rank_0(communicator, lambda: _refuse_output(restart))
         raise
-    return Source(restart, history=continued(config, contents, restart, options.overrides, communicator))
+    return Source(restart, history=history_of_continuation(config, contents, restart, options.overrides, communicator))
 
 
 def _refuse_orphans(output: Path) -> None:
@@ -174,7 +174,7 @@ def _resumed(
     contents = from_rank_0(communicator, lambda: _output_to_resume(output))
     if contents is None:
         return Source()
-    history = continued(config, arrays, output, options.overrides, communicator)
+    history = history_of_continuation(config, arrays, output, options.overrides, communicator)
     now, changed = history[-1], history[-1]["changed"]
     if contents.complete and contents.time is not None and config.time.end <= contents.time:
         for key in changed:
@@ -207,7 +207,7 @@ def _resumed(
         append=True,
         ended=ended,
         repeated=now["kernel"] if same else "",
-        history=continued(config, arrays, newest, options.overrides, communicator),
+        history=history_of_continuation(config, arrays, newest, options.overrides, communicator),
     )
 
 
@@ -283,7 +283,7 @@ def _values(before: Any, now: Any) -> str:
     return "" if before is None or now is None else f", {shown(before)} instead of {shown(now)}"
 
 
-def continued(
+def history_of_continuation(
     config: Config,
     arrays: Mapping[str, ArrayContents],
     path: Path,

@@ -210,7 +210,7 @@ def _place(temporary: Path, path: Path) -> bool:
 
 
 @contextmanager
-def kept(attempt: Attempt) -> Iterator[None]:
+def recording_outcome(attempt: Attempt) -> Iterator[None]:
     """Context manager that touches the file of an attempt while it runs, and records the outcome at the end.
 
     The outcome is "done", or the exit status and message of an HpcstencilError, which is raised again. After any other

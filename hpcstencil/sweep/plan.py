@@ -68,7 +68,7 @@ def write_plan(
         _refuse_foreign(folder)
         if _make_new(sweep, configs, folder):
             return read_plan(folder), None
-    with _alone(folder):
+    with _locked(folder):
         there = read_plan(folder)
         change = _difference(there, sweep, configs)
         if change:
@@ -173,7 +173,7 @@ def _record(sweep: Sweep, configs: Sequence[Config]) -> str:
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
+def _locked(folder: Path) -> Iterator[None]:
     """Context manager that locks ``folder``, so that one process at a time changes a plan.
 
     On file systems without locks it does nothing, and the last process wins.

@@ -475,7 +475,7 @@ def choice(problem, before="", communicator=None):
 @pytest.fixture
 def empty_cache(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    compiler.begun.cache_clear()
+    compiler.compile_in_background.cache_clear()
     return tmp_path / "hpcstencil" / "native"
 
 

@@ -9,7 +9,7 @@ from support import problem_of, simulation_of, stepped, steps_in_place
 
 from hpcstencil.adjoint.derivation import adjoint_of
 from hpcstencil.adjoint.tape import with_tape
-from hpcstencil.backends.native.compiler import begun
+from hpcstencil.backends.native.compiler import compile_in_background
 from hpcstencil.backends.native.program import program, with_driver
 from hpcstencil.gradient.tape_memory import TapeMemory, half_of
 
@@ -252,7 +252,7 @@ def test_blockings_that_calls_measure_give_the_bits_of_the_reference(name, monke
         reference = with_driver(blocked, "reference")
         only_here.setattr("hpcstencil.backends.native.backend.program", lambda _: reference)
         expected = stepped(problem, simulation_of(problem, kernel="native"), steps, 1e-3)
-    library = begun(blocked.text, blocked.driver).result()
+    library = compile_in_background(blocked.text, blocked.driver).result()
     monkeypatch.setattr(ctypes.c_double.in_dll(library, "least_measured"), "value", 0.0)
     before = library.blockings_measured()
     for _ in range(12):

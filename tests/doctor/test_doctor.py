@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hpcstencil.doctor import checks, local, places
-from hpcstencil.doctor.guard import guarded, last_words, own_environment
+from hpcstencil.doctor.guard import last_words, own_environment, run_guarded
 from hpcstencil.runtime.filesystem import file_system
 
 # ---- children -----------------------------------------------------------------------------------------------------------
@@ -27,13 +27,13 @@ CHILDREN = [
 
 @pytest.mark.parametrize("code, failure, said", CHILDREN, ids=[str(failure) for _, failure, _ in CHILDREN])
 def test_child_that_may_fail(code, failure, said):
-    lines, ended = guarded([sys.executable, "-c", code], os.environ, 1.0 if "600" in code else 60.0)
+    lines, ended = run_guarded([sys.executable, "-c", code], os.environ, 1.0 if "600" in code else 60.0)
     assert lines == [] and ended.failure == failure and said in ended.output
 
 
 def test_what_a_child_starts_ends_with_it():
     code = "import subprocess, time; print(subprocess.Popen(['sleep', '600']).pid, flush=True); time.sleep(600)"
-    _, ended = guarded([sys.executable, "-c", code], os.environ, 1.0)
+    _, ended = run_guarded([sys.executable, "-c", code], os.environ, 1.0)
     pid = int(ended.output)
     for _ in range(100):
         state = Path(f"/proc/{pid}/stat")
@@ -45,7 +45,9 @@ def test_what_a_child_starts_ends_with_it():
 
 
 def test_a_program_that_is_not_there():
-    assert guarded(["no-such-program"], os.environ, 5.0)[1].failure == "cannot be started: No such file or directory"
+    assert (
+        run_guarded(["no-such-program"], os.environ, 5.0)[1].failure == "cannot be started: No such file or directory"
+    )
 
 
 def test_what_is_told_before_a_crash_is_kept():
@@ -53,7 +55,7 @@ def test_what_is_told_before_a_crash_is_kept():
         "import os; pipe = int(os.environ['HPCSTENCIL_DOCTOR_PIPE']);"
         """os.write(pipe, b'{"begin": "a"}\\n{"facts": 1}\\n{"cut'); os.abort()"""
     )
-    lines, ended = guarded([sys.executable, "-c", code], os.environ, 60.0)
+    lines, ended = run_guarded([sys.executable, "-c", code], os.environ, 60.0)
     assert lines == [{"begin": "a"}, {"facts": 1}] and ended.failure == "was ended by SIGABRT"
 
 

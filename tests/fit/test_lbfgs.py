@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from hpcstencil.fit.lbfgs import Box, Point, begun, iterated
+from hpcstencil.fit.lbfgs import Box, Point, first_state, next_state
 from hpcstencil.fit.space import Vectors
 from hpcstencil.runtime.communicator import OneProcess
 from hpcstencil.validation.errors import NumericsError
@@ -37,11 +37,11 @@ class Problem:
 
     def found(self, steps=200, tolerance=1e-10, history=10):
         """The last state."""
-        state = begun(self.space, self.box, self(self.start))
+        state = first_state(self.space, self.box, self(self.start))
         for _ in range(steps):
             if state.rows[-1].norm <= tolerance * state.rows[0].norm:
                 break
-            after = iterated(self.space, self.box, self, state, history)
+            after = next_state(self.space, self.box, self, state, history)
             if after is None:
                 break
             state = after

@@ -9,7 +9,7 @@ from support import on, simulation_of
 
 from hpcstencil.adjoint.limits import limits_of
 from hpcstencil.checkpoint.checkpoint import newest_checkpoint
-from hpcstencil.fit.run import Duration, fitted
+from hpcstencil.fit.run import Duration, run_fit
 from hpcstencil.python.gradient import gathered_blocks
 from hpcstencil.runtime.communicator import OneProcess, connect, from_rank_0
 from hpcstencil.runtime.signals import Request
@@ -54,7 +54,7 @@ def found(path, communicator, steps, devices=1, resume=False):
     }
     members, plans = members_from(given, communicator, devices, "native", found=["u"]).planned(lambda _: {})
     problem = members.forward.problem
-    result = fitted(
+    result = run_fit(
         members,
         plans,
         limits_of(problem, members.unknowns, problem.config.fit),

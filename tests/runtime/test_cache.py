@@ -112,7 +112,7 @@ def test_a_lock_that_is_a_link_empties_nothing(base, tmp_path, monkeypatch):
     kept = base / "kept"
     base.mkdir(parents=True)
     (base / ".kept.lock").symlink_to(victim)
-    with compiler._alone(kept):
+    with compiler._locked(kept):
         assert victim.read_text() == "precious"
     assert victim.read_text() == "precious"
 

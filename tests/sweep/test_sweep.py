@@ -16,7 +16,16 @@ from support import hpcstencil
 
 from hpcstencil.runtime.signals import Request
 from hpcstencil.sweep import local
-from hpcstencil.sweep.attempts import SILENT, SILENT_AND_OVER, Attempt, attempts, claim, kept, process, running
+from hpcstencil.sweep.attempts import (
+    SILENT,
+    SILENT_AND_OVER,
+    Attempt,
+    attempts,
+    claim,
+    process,
+    recording_outcome,
+    running,
+)
 from hpcstencil.sweep.folder import read_plan
 from hpcstencil.sweep.members import MOST_MEMBERS, member_inputs, read_sweep
 from hpcstencil.sweep.plan import write_plan
@@ -416,7 +425,7 @@ def test_one_of_many_claims_succeeds(tmp_path, before):
 
 def end(attempt, error=None):
     """Let an attempt end, with an error or well."""
-    with suppress(type(error or ValueError())), kept(attempt):
+    with suppress(type(error or ValueError())), recording_outcome(attempt):
         if error:
             raise error
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hpcstencil.backends.backend import BY_FFT, Steps, Unsupported
-from hpcstencil.backends.native.compiler import begun, compiler
+from hpcstencil.backends.native.compiler import compile_in_background, compiler
 from hpcstencil.backends.native.cost_model import (
     account,
     cells_beside,
@@ -88,7 +88,7 @@ class LoweredToNative:
     ghosts_apart: bool = True
 
     def begin(self) -> None:
-        begun(self.program.text, self.program.driver)
+        compile_in_background(self.program.text, self.program.driver)
         for values in self.values.all:
             values.begin()
         for trees in (self.problem.reduced(), self.problem.measured.values()):
@@ -116,7 +116,7 @@ class LoweredToNative:
         if self.problem.replayed:
             return None  # its steps need arrays of their own
         threads, shape = threads_for(topology.device_count), probe_shape(topology, self.program.fixed)
-        library = begun(self.program.text, self.program.driver).result()
+        library = compile_in_background(self.program.text, self.program.driver).result()
         seconds = seconds_per_step(self.program, library, self.problem, topology, threads)
         work = math.prod(shape) * least_work(self.program, topology, shape)
         return crowding(topology.device_count) * seconds / work

@@ -108,7 +108,7 @@ def library(
     options = ["-O0" if quickly else LEVEL, *(f"-I{path}" for path in includes)]
     try:
         kept = _place(text, *itertools.chain(*driver), *options)
-        if kept is not None and _sound(kept / LIBRARY):
+        if kept is not None and _is_intact(kept / LIBRARY):
             return ctypes.CDLL(str(kept / LIBRARY))
         with tempfile.TemporaryDirectory(prefix="hpcstencil-") as private:
 
@@ -124,7 +124,7 @@ def library(
                     objects[-1].write_bytes(part.result())
                 return _run([str(path) for path in objects], made)
 
-            return ctypes.CDLL(str(_made(compiled, kept and kept / LIBRARY)))
+            return ctypes.CDLL(str(_cached_or_compiled(compiled, kept and kept / LIBRARY)))
     except OSError as error:
         raise Unsupported(f"native code cannot be made or loaded: {error}") from None
 
@@ -135,7 +135,7 @@ def _object(part: DriverPart) -> bytes:
     options = (part.level, "-c")
     kept = _place(part.text, *options)
     with tempfile.TemporaryDirectory(prefix="hpcstencil-") as private:
-        made = _made(lambda: _compile(part.text, Path(private) / OBJECT, options), kept and kept / OBJECT)
+        made = _cached_or_compiled(lambda: _compile(part.text, Path(private) / OBJECT, options), kept and kept / OBJECT)
         return made.read_bytes()
 
 
@@ -146,21 +146,21 @@ def _place(*texts: str) -> Path | None:
     return None if place is None else place / hashlib.sha256(key.encode()).hexdigest()[:24]
 
 
-def _made(compiled: Callable[[], Path], kept: Path | None) -> Path:
+def _cached_or_compiled(compiled: Callable[[], Path], kept: Path | None) -> Path:
     """Return the path of a compiled file: ``kept`` in the cache if possible, else that which ``compiled`` returns."""
     if kept is None:
         return compiled()
-    with _alone(kept.parent):
-        if _sound(kept):
+    with _locked(kept.parent):
+        if _is_intact(kept):
             return kept
         made = compiled()
         with suppress(OSError):
-            _keep(made, kept)
-        return kept if _sound(kept) else made
+            _store(made, kept)
+        return kept if _is_intact(kept) else made
 
 
 @once
-def begun(text: str, driver: tuple[DriverPart, ...] = ()) -> Future[ctypes.CDLL]:
+def compile_in_background(text: str, driver: tuple[DriverPart, ...] = ()) -> Future[ctypes.CDLL]:
     """Start compiling ``text`` in a thread, once per process and text, and return the future of its `library`.
 
     The future's ``result()`` raises the errors of `library`.
@@ -172,7 +172,7 @@ def begun(text: str, driver: tuple[DriverPart, ...] = ()) -> Future[ctypes.CDLL]
 
 
 @contextmanager
-def _alone(kept: Path) -> Iterator[None]:
+def _locked(kept: Path) -> Iterator[None]:
     """Hold a file lock, so that one process of a host compiles a file while the others wait.
 
     Where file locks do not work, each process compiles its own copy.
@@ -192,7 +192,7 @@ def _alone(kept: Path) -> Iterator[None]:
             os.close(lock)
 
 
-def _sound(kept: Path) -> bool:
+def _is_intact(kept: Path) -> bool:
     """Return whether a compiled file in the cache is intact and belongs to this user.
 
     Loading a damaged library would crash the process. Files of other users are not trusted, because others may have had
@@ -207,7 +207,7 @@ def _sound(kept: Path) -> bool:
         return False
 
 
-def _keep(made: Path, kept: Path) -> None:
+def _store(made: Path, kept: Path) -> None:
     """Store a compiled file and its checksum for later runs. Their folder appears complete or not at all."""
     folder = kept.parent
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".making-") as place:
@@ -219,7 +219,7 @@ def _keep(made: Path, kept: Path) -> None:
         copy.with_name(CHECKSUM).write_text(hashlib.sha256(content).hexdigest(), encoding="utf-8")
         for path in whole.iterdir():
             path.chmod(0o600)
-        if folder.exists() and not _sound(kept):
+        if folder.exists() and not _is_intact(kept):
             folder.rename(Path(place) / "damaged")
         whole.rename(folder)  # fails if another process was faster; its file is the same
 

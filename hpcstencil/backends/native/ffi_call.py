@@ -14,7 +14,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from hpcstencil.backends.native import compiler
-from hpcstencil.backends.native.compiler import SOURCES, begun, cache_bytes, cache_is_far, cache_share, library
+from hpcstencil.backends.native.compiler import (
+    SOURCES,
+    cache_bytes,
+    cache_is_far,
+    cache_share,
+    compile_in_background,
+    library,
+)
 from hpcstencil.backends.native.edge_exchange import EdgeExchange
 from hpcstencil.backends.native.passes import AXIS_OF
 from hpcstencil.backends.native.program import Program
@@ -277,7 +284,7 @@ def native(
     With ``blocks``, the program itself exchanges the edges of this process's device blocks. ``members`` is as in `Native`.
     Raises Unsupported, with the compiler's message, if the program does not compile.
     """
-    loaded = begun(program.text, program.driver)
+    loaded = compile_in_background(program.text, program.driver)
     bridge = xla_bridge()  # if neither is cached, both compile at the same time
     compiled = loaded.result()
     address = ctypes.cast(compiled.advance, ctypes.c_void_p).value

@@ -274,7 +274,7 @@ class Trials:
 # ---- parts joined to passes ----
 
 
-def joined(plan: StepPlan, trials: Trials) -> list[Parts]:
+def group_into_passes(plan: StepPlan, trials: Trials) -> list[Parts]:
     """Group the parts of a step's plan into passes."""
     passes: list[Parts] = []
     for number, part in enumerate(plan.parts):
@@ -326,7 +326,7 @@ def adds_too_early(plan: StepPlan, trials: Trials, passes: Sequence[Parts]) -> b
 # ---- the text of passes ----
 
 
-def written(plan: StepPlan, trials: Trials, passes: Sequence[Parts], ends: Parts, text: Text) -> list[Pass]:
+def write_passes(plan: StepPlan, trials: Trials, passes: Sequence[Parts], ends: Parts, text: Text) -> list[Pass]:
     """Return all passes of a step, each of which stores the results that are needed later.
 
     Their functions are added to ``text``. If there are joined ``ends``, their pass is the last one.

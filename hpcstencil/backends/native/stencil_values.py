@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from hpcstencil.backends.backend import Cellwise, Unsupported
-from hpcstencil.backends.native.compiler import begun
+from hpcstencil.backends.native.compiler import compile_in_background
 from hpcstencil.backends.native.cost_model import reach_of_steps
 from hpcstencil.backends.native.passes import AXIS_OF
 from hpcstencil.backends.native.program import Program, program
@@ -49,12 +49,12 @@ def field_of(number: int) -> str:
 def _program(problem: Problem, trees: Sequence[Node]) -> Program | None:
     """Return the program that computes ``trees``, None if native code cannot."""
     try:
-        return program(valued(problem, trees), most_at_once=1)  # one, for `StencilRecords`
+        return program(problem_of_values(problem, trees), most_at_once=1)  # one, for `StencilRecords`
     except Unsupported:
         return None
 
 
-def valued(problem: Problem, trees: Sequence[Node]) -> Problem:
+def problem_of_values(problem: Problem, trees: Sequence[Node]) -> Problem:
     """Return the problem whose step replaces the `field_of` each of the ``trees`` by its values.
 
     Trees and the boundary conditions of their operands may also read fields that the problem does not have, such as those of
@@ -193,7 +193,7 @@ class StencilValues:
 
     def begin(self) -> None:
         """Start compiling in a thread."""
-        begun(self.program.text, self.program.driver)
+        compile_in_background(self.program.text, self.program.driver)
 
     def compiled(self, device_grid: DeviceGrid, members: int) -> CompiledValues:
         """Compile the program for a device grid, whose exchange must be outside of passes. ``members`` is as in `Native`.

@@ -32,10 +32,10 @@ from hpcstencil.backends.native.passes import (
     Write,
     adds_too_early,
     fields_of,
-    joined,
+    group_into_passes,
     joined_ends,
     value_of,
-    written,
+    write_passes,
 )
 from hpcstencil.backends.native.shared_results import with_shared_results, without_unread
 from hpcstencil.backends.native.zero_regions import layers_of
@@ -152,23 +152,23 @@ def step_of(problem: Problem, most_at_once: int = MOST_AT_ONCE) -> Step:
     Raises Unsupported, with the reason, if native code cannot compute it.
     """
     trials = Trials(problem)
-    plan = planned(problem, trials)
-    parts = joined(plan, trials)
+    plan = plan_step(problem, trials)
+    parts = group_into_passes(plan, trials)
     if adds_too_early(plan, trials, parts):
-        plan = planned(problem, trials, copied=True)
-        parts = joined(plan, trials)
+        plan = plan_step(problem, trials, copied=True)
+        parts = group_into_passes(plan, trials)
         assert not adds_too_early(plan, trials, parts)
     check_times(plan, trials)
     check_corners(plan, parts, trials)
     plan = replace(plan, most_at_once=most_at_once)
     ends = joined_ends(plan, trials, parts)
     text = Text(problem)
-    passes = written(plan, trials, parts, ends, text)
+    passes = write_passes(plan, trials, parts, ends, text)
     statements = sum(len(trials.of(p, plan.absent(frozenset())).lines) for p in parts) / len(parts)
     return Step(plan, tuple(parts), tuple(passes), bool(ends), statements, text)
 
 
-def planned(problem: Problem, trials: Trials, copied: bool = False) -> StepPlan:
+def plan_step(problem: Problem, trials: Trials, copied: bool = False) -> StepPlan:
     """Return the plan of a step: its parts, stage by stage, and the arrays that they fill.
 
     If ``copied``, values are added to copies of `Problem.injected`, so that earlier parts can read the fields without them.

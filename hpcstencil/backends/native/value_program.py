@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcstencil.backends.native.compiler import begun
+from hpcstencil.backends.native.compiler import compile_in_background
 from hpcstencil.backends.native.expression_writer import HERE, Numbers, Offset, Writer
 from hpcstencil.backends.native.passes import AXIS_OF
 from hpcstencil.backends.native.program import Program
@@ -98,14 +98,14 @@ class ValueProgram:
     def begin(self) -> None:
         """Start compiling in a thread, if there is anything to evaluate."""
         if self.trees:
-            begun(self.text)
+            compile_in_background(self.text)
 
     def loaded(self) -> dict[Node, ValueTree]:
         """Compile and load the program, and return its trees as the driver expects them.
 
         Raises Unsupported if the text does not compile.
         """
-        library = begun(self.text).result()
+        library = compile_in_background(self.text).result()
         made = {}
         for n, tree in enumerate(self.trees):
             read = [self.fields.index(name) for name in self.read(tree)]

@@ -140,7 +140,7 @@ class CompiledTrees:
         values = self.values(fields, parameters, time, frame) if self.need_ghost_cells else []
         in_row = len(self.trees) * math.prod(next(iter(fields.values())).array.shape[1:])
         few = min(frame.cells[0], max(1, CELLS_AT_ONCE // in_row))
-        rows = few if on_processor(self.device_grid) else frame.cells[0]
+        rows = few if on_cpu(self.device_grid) else frame.cells[0]
 
         def some(first: jax.Array) -> Any:
             start = jnp.minimum(first, frame.cells[0] - rows)
@@ -488,7 +488,7 @@ class Reductions:
         self.cells = device_grid.grid.cells
         self.bits = bits_per_part(self.cells)
         self.reducer = reducer or ByNumpy(device_grid.devices, self.bits)
-        apart = on_processor(device_grid) and (listed is None or self.reducer.of_members)
+        apart = on_cpu(device_grid) and (listed is None or self.reducer.of_members)
         self.reduced = [tree for tree in trees if apart and self.reducer.reduces(tree)]
         others = [tree for tree in trees if tree not in self.reduced]
         left = CompiledTrees(device_grid, rules, needs, others, listed)
@@ -570,7 +570,7 @@ class Reductions:
         return [one.reshape(part.shape) for one, part in zip(np.split(total, ends), parts, strict=True)]
 
 
-def on_processor(device_grid: DeviceGrid) -> bool:
+def on_cpu(device_grid: DeviceGrid) -> bool:
     """Return whether the devices are CPUs, so that numpy can read their memory."""
     return bool(device_grid.devices.devices[0].platform == "cpu")
 

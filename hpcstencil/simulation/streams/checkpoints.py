@@ -13,7 +13,7 @@ from hpcstencil.checkpoint.checkpoint import Part, write_checkpoint
 from hpcstencil.numerics.schedule import Clock, Leap, Schedule
 from hpcstencil.runtime.progress import say
 from hpcstencil.runtime.stopwatch import Stopwatch
-from hpcstencil.runtime.walltime import passed
+from hpcstencil.runtime.walltime import has_passed
 from hpcstencil.simulation.checkpoint_time import remember_checkpoint, seconds_to_checkpoint
 from hpcstencil.simulation.file_blocks import checkpoint_block
 from hpcstencil.simulation.simulation import ComposedSimulation
@@ -99,7 +99,7 @@ class Checkpoints(Stream):
     def _is_due_by_minutes(self) -> bool:
         """Return whether `checkpoint.every_minutes` have passed since the last checkpoint. Collective."""
         minutes = self.config.every_minutes
-        return minutes is not None and passed(self.writer.simulation.communicator, 60 * minutes, self.writer.last)
+        return minutes is not None and has_passed(self.writer.simulation.communicator, 60 * minutes, self.writer.last)
 
     def write(self, state: State) -> None:
         self.writer.write(state, self.others)

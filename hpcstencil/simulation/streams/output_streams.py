@@ -28,8 +28,8 @@ from hpcstencil.numerics.schedule import ROUND, Clock, Leap, Schedule
 from hpcstencil.problem.problem import Problem
 from hpcstencil.runtime.communicator import Communicator, from_rank_0
 from hpcstencil.runtime.progress import say
-from hpcstencil.runtime.walltime import passed
-from hpcstencil.simulation.restart import Options, continued
+from hpcstencil.runtime.walltime import has_passed
+from hpcstencil.simulation.restart import Options, history_of_continuation
 from hpcstencil.simulation.solid_cells import solid_block
 from hpcstencil.simulation.state import State
 from hpcstencil.simulation.streams.intervals import Multiples
@@ -271,7 +271,7 @@ class FurtherOutput(Stream):
 
     def _write_if_late(self) -> None:
         """Write the records that are held if nothing was written for HELD_SECONDS."""
-        if self.held and passed(self.simulation.communicator, HELD_SECONDS, self.written):
+        if self.held and has_passed(self.simulation.communicator, HELD_SECONDS, self.written):
             self._write_held()
 
     def _write_held(self) -> None:
@@ -384,7 +384,9 @@ def check_files(problem: Problem, options: Options, append: bool, communicator: 
         return found if append else []
 
     for path in from_rank_0(communicator, look):
-        continued(config, problem.contents, path, options.overrides, communicator)  # refuses another run's
+        history_of_continuation(
+            config, problem.contents, path, options.overrides, communicator
+        )  # refuses another run's
 
 
 def _check_continued(problem: Problem, name: str, path: Path, append: bool) -> None:

@@ -11,7 +11,7 @@ import math
 from hpcstencil.backends.backend import Reduced
 from hpcstencil.io.dataset_names import DIAGNOSTICS
 from hpcstencil.numerics.schedule import Clock, Leap, Schedule
-from hpcstencil.runtime.walltime import passed
+from hpcstencil.runtime.walltime import has_passed
 from hpcstencil.simulation.state import State
 from hpcstencil.simulation.stepping import STEPS_PER_CALL
 from hpcstencil.simulation.streams.output import Output
@@ -146,7 +146,7 @@ class LateRows(Stream):
 
     def is_due(self, clock: Clock) -> bool:
         processes, held = self.output.simulation.communicator, self.output.held
-        return held > ROWS_BYTES or (held > 0 and passed(processes, ROWS_SECONDS, self.output.rows_written))
+        return held > ROWS_BYTES or (held > 0 and has_passed(processes, ROWS_SECONDS, self.output.rows_written))
 
     def acts_in(self, leap: Leap) -> bool:
         return False  # rows can wait until the call ends
