@@ -23,6 +23,7 @@ from hpcstencil.io.dataset_names import PROBES, VALUES
 from hpcstencil.io.file_names import base_name
 from hpcstencil.io.hdf5_validation import (
     RESULTS,
+    SIGNATURE,
     WHOLE,
     attributes,
     groups_in,
@@ -46,7 +47,6 @@ UNFINISHED = (
     "A change to the file is unfinished; the contents shown are those before it: wait if a run is writing it; if that "
     "was killed, `hpcstencil info --repair` or `run --resume` undoes the change for good, and every snapshot is kept."
 )
-SIGNATURE = b"\x89HDF\r\n\x1a\n"
 
 
 class FileProblem(Exception):

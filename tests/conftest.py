@@ -92,7 +92,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         level = "-O2" if compiled_as_in_a_run else "-O1" if of_native_code else "-O0"
         if level != compiler.LEVEL:
             compiler.LEVEL = level
-            compiler.begun.cache_clear()  # what was compiled otherwise is not taken
+            compiler.compile_in_background.cache_clear()  # what was compiled otherwise is not taken
 
 
 @pytest.hookimpl(wrapper=True)

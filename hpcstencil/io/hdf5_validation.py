@@ -21,6 +21,7 @@ from hpcstencil.validation.errors import InputError
 
 REAL = "fiub"  # kinds of numpy types: real numbers and truth values
 WHOLE = "iu"
+SIGNATURE = b"\x89HDF\r\n\x1a\n"  # of every HDF5 file
 RESULTS = ("fit", "gradient")  # kinds of files that are neither outputs nor checkpoints of a run
 LONGEST_TEXT = 4 * 2**20  # characters of an attribute: an input file has at most 2**20 bytes
 LONGEST_SERIES = 2**26  # most values of a series that is read as a whole, such as times

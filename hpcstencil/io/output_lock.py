@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from hpcstencil.io.foreign_files import refuse_foreign
 from hpcstencil.runtime.communicator import Communicator, agree
 from hpcstencil.runtime.filesystem import file_errors
 from hpcstencil.runtime.hosts import host
@@ -41,11 +42,12 @@ class Claim:
     def take(self) -> None:
         """Take the lock, if the folder of the output exists and this run does not hold the lock yet. Collective.
 
-        Raises EnvironmentProblem on all processes if another run has the lock.
+        Raises EnvironmentProblem on all processes if another run has the lock, and the errors of `refuse_foreign`.
         """
 
         def take() -> None:
             if self.communicator.rank == 0 and self.descriptor is None and self.path.parent.is_dir():
+                refuse_foreign(self.output)
                 with file_errors(self.path, "create"):
                     while not self._taken():
                         pass

@@ -16,7 +16,6 @@ import numpy as np
 from hpcstencil.io import xdmf
 from hpcstencil.io.dataset_names import DIAGNOSTICS, PROBES, VALUES
 from hpcstencil.io.file_layout import Description, lay_out, write_attributes
-from hpcstencil.io.file_names import xdmf_path
 from hpcstencil.io.file_read import SCALES, fields_in
 from hpcstencil.io.file_spans import UNUSED, sound_unused
 from hpcstencil.io.hdf5_access import open_alone
@@ -33,18 +32,12 @@ RESERVED = (DIAGNOSTICS, PROBES, *SCALES)  # names at the root of the file that 
 def refuse_existing(
     path: Path, key: str, overwrite: str = "--overwrite to replace it, --resume to continue its run"
 ) -> None:
-    """Raise InputError if an output ``path`` exists, or a foreign file where its XDMF file belongs.
+    """Raise InputError if an output ``path`` exists, because it is replaced only at the user's request.
 
-    ``key`` is the name of the setting that gives the path, and ``overwrite`` tells how to replace files. Raises
-    EnvironmentProblem if the file system fails.
+    ``key`` is the name of the setting that gives the path, and ``overwrite`` tells how to replace the file.
     """
-    advice = f"use {overwrite}, or choose another {key}"
     if path.exists():
-        raise InputError(f"{path}: exists already; {advice}")
-    beside = xdmf_path(path)
-    with file_errors(beside, "read"):
-        if xdmf.is_foreign(beside):
-            raise InputError(f"{beside}: exists already, and is not the XDMF file of a run; {advice}")
+        raise InputError(f"{path}: exists already; use {overwrite}, or choose another {key}")
 
 
 def refuse_reserved(fields: Sequence[str]) -> None:

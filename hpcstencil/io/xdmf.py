@@ -83,14 +83,6 @@ def _fill_with_coordinate(dataset: h5py.Dataset, centres: np.ndarray, axis: int)
         dataset.id.write_direct_chunk(offset, packed[position[axis]])
 
 
-def is_foreign(path: Path) -> bool:
-    """Whether there is a file at ``path`` that does not begin as an XDMF file of an output does. Raises OSError."""
-    if not path.exists():
-        return False
-    with path.open("rb") as file:
-        return file.read(len(HEAD)) != HEAD.encode()
-
-
 class Sidecar:
     """The XDMF file beside the output at ``path``, which describes the committed snapshots; rank 0 writes it.
 

@@ -40,7 +40,7 @@ class Block(xr.Dataset):
         together. Raises InputError for an unknown field, another shape, and values that are not finite.
         """
         assign = getattr(self, "_assign", None)
-        if assign is None or not isinstance(name, str):
+        if assign is None:
             super().__setitem__(name, value)
         else:
             block = assign(name, value)  # refuses other names

@@ -23,7 +23,16 @@ import numpy as np
 
 from hpcstencil.config.settings import Config
 from hpcstencil.runtime import watchdog
-from hpcstencil.runtime.communicator import Communicator, MpiProcesses, OneProcess, agree, connect, count_failed
+from hpcstencil.runtime.communicator import (
+    Communicator,
+    MpiProcesses,
+    OneProcess,
+    agree,
+    connect,
+    count_failed,
+    place_of,
+    raise_first,
+)
 from hpcstencil.runtime.devices import bind_devices, check_started_jax, jax_has_started, start_jax
 from hpcstencil.runtime.failure import abort_all
 from hpcstencil.validation.errors import EnvironmentProblem, HpcstencilError, InputError
@@ -136,21 +145,31 @@ class ThisProcess:
             if waited.is_set():
                 watch.outside(True)
 
-    def refuse_different_calls(self, method: str, value: float = 0.0, arguments: bytes = b"") -> None:
+    def refuse_different_calls(
+        self, method: str, value: float = 0.0, arguments: bytes = b"", check: Callable[[], object] = lambda: None
+    ) -> None:
         """Raise InputError, on all processes, unless all of them call the same ``method`` with the same ``value`` and the same
         other ``arguments``. Collective.
 
-        Different calls would wait for each other, or mix their results.
+        Different calls would wait for each other, or mix their results. ``check`` examines the arguments first. If it raises
+        one of our errors on any process, that of the lowest such rank is raised on all.
         """
-        if self.communicator.size == 1:
-            return
-        own = np.array([zlib.crc32(method.encode()), value, zlib.crc32(arguments)])
-        high, less = np.split(self.communicator.maximum(np.concatenate([own, -own])), 2)
-        low = -less
+        communicator, failure = self.communicator, None
+        try:
+            check()
+        except HpcstencilError as error:
+            failure = error
+        if communicator.size == 1:
+            return raise_first(communicator, failure, place_of(communicator, failure))
+        own = np.array([zlib.crc32(method.encode()), 0.0 if failure else value, zlib.crc32(arguments)], np.float64)
+        place = place_of(communicator, failure)
+        *found, highest = communicator.maximum(np.array([*own, *-own, place], np.float64))
+        high, low = np.array(found[:3]), -np.array(found[3:])
         if high[0] != low[0]:
             raise InputError(
                 f"{method}: expected the same call on all processes, but another one calls another method; make the same calls"
             )
+        raise_first(communicator, failure, highest)
         if high[1] != low[1]:
             raise InputError(
                 f"{method}: expected the same value on all processes, but got {low[1]:g} to {high[1]:g}; make the same calls"

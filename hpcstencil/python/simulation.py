@@ -250,17 +250,21 @@ class Simulation:
         or if it is called in a callback. If the number of steps up to time.end is not known before, the simulation is at
         time.end after this error. Raises NumericsError if the solution is no longer finite.
         """
-        if isinstance(steps, bool) or not isinstance(steps, int | np.integer) or steps < 0:
-            raise InputError(f"step: expected a number of steps, but got {steps!r}; give 0 or a positive integer")
-        stepping = self._ready("step")
-        if stepping.state.members:
-            raise InputError(
-                "step: not available yet for an ensemble whose members take their own steps; give time.dt, or use run_until()"
-            )
-        total, done = stepping.schedule.total_steps, 0
-        if total is not None and stepping.clock.step + steps > total:
-            raise self._beyond_the_end(f"at most {total - stepping.clock.step} steps", steps)
-        with self._stepping_on("step", steps, limit=int(steps)):
+        stepping, done = self._ready("step"), 0
+
+        def check() -> None:
+            if isinstance(steps, bool) or not isinstance(steps, int | np.integer) or steps < 0:
+                raise InputError(f"step: expected a number of steps, but got {steps!r}; give 0 or a positive integer")
+            if stepping.state.members:
+                raise InputError(
+                    "step: not available yet for an ensemble whose members take their own steps; give time.dt, or use "
+                    "run_until()"
+                )
+            total = stepping.schedule.total_steps
+            if total is not None and stepping.clock.step + steps > total:
+                raise self._beyond_the_end(f"at most {total - stepping.clock.step} steps", steps)
+
+        with self._stepping_on("step", steps, check=check, limit=steps):
             while done < steps:
                 if stepping.finished:
                     raise self._beyond_the_end(f"at most the {done} steps", steps)
@@ -276,12 +280,15 @@ class Simulation:
         stepping = self._ready("run_until")
         end, now = self._open.problem.config.time.end, stepping.clock.time
         near = ROUND * (stepping.schedule.fixed_dt or abs(end) * 1e-6)
-        if not _is_number(time) or not now - near <= time <= end + near:
-            raise InputError(
-                f"run_until: expected a time from {now:g}, that of the simulation, to time.end = {end:g}, but got {time!r}; "
-                "give one between, or make the simulation with a later time.end"
-            )
-        with self._stepping_on("run_until", time):
+
+        def check() -> None:
+            if not _is_number(time) or not now - near <= time <= end + near:
+                raise InputError(
+                    f"run_until: expected a time from {now:g}, that of the simulation, to time.end = {end:g}, but got "
+                    f"{time!r}; give one between, or make the simulation with a later time.end"
+                )
+
+        with self._stepping_on("run_until", time, check=check):
             if time <= now + near:
                 return
             early = time < end - near
@@ -329,7 +336,9 @@ class Simulation:
         the interval is a positive number, and in the loop NumericsError and StoppedEarly as `run`.
         """
         stepping, reached = self._ready("every"), [False]
-        pause = AtTimes(_interval("every", interval), partial(reached.__setitem__, 0, True), stepping)
+        with self._together():
+            THIS_PROCESS.refuse_different_calls("every", interval, check=lambda: _interval("every", interval))
+        pause = AtTimes(float(interval), partial(reached.__setitem__, 0, True), stepping)
 
         def pauses() -> Iterator[Simulation]:
             while not self._ready("every").finished:
@@ -354,13 +363,18 @@ class Simulation:
         Raises InputError unless exactly one of ``every_steps`` and ``every`` is given and positive.
         """
         stepping = self._ready("on")
-        if (every_steps is None) == (every is None):
-            raise InputError("on: expected either every_steps or every; write for example @sim.on(every_steps=10)")
-        if every_steps is not None and (
-            isinstance(every_steps, bool) or not isinstance(every_steps, int | np.integer) or every_steps < 1
-        ):
-            raise InputError(f"on: expected a positive integer for every_steps, but got {every_steps!r}; change it")
-        interval = None if every is None else _interval("on", every)
+
+        def check() -> None:
+            if (every_steps is None) == (every is None):
+                raise InputError("on: expected either every_steps or every; write for example @sim.on(every_steps=10)")
+            if every is not None:
+                _interval("on", every)
+            elif isinstance(every_steps, bool) or not isinstance(every_steps, int | np.integer) or every_steps < 1:
+                raise InputError(f"on: expected a positive integer for every_steps, but got {every_steps!r}; change it")
+
+        with self._together():
+            given = f"{every_steps} {every}".encode()
+            THIS_PROCESS.refuse_different_calls("on", arguments=given, check=check)
 
         def register(function: Callback) -> Callback:
             if not callable(function):
@@ -374,8 +388,8 @@ class Simulation:
             if every_steps is not None:
                 self._callbacks.append(AtSteps(int(every_steps), act))
             else:
-                assert interval is not None
-                self._callbacks.append(AtTimes(interval, act, stepping))
+                assert every is not None
+                self._callbacks.append(AtTimes(float(every), act, stepping))
             return function
 
         return register
@@ -509,9 +523,10 @@ class Simulation:
         It is copied and cast to the dtype of the run. Solid cells stay 0, and a multistep method restarts. Raises
         InputError for an unknown field, a wrong shape, or values that are not finite.
         """
-        key = self._field(name)
         simulation, stepping = self._open, self._stepping
-        block = agree(self._communicator, lambda: block_of(simulation, name, value, key))
+        key, block = agree(
+            self._communicator, lambda: ((key := self._field(name)), block_of(simulation, name, value, key))
+        )
         at_first = stepping.clock.step == 0 and stepping.clock.time == 0.0
         if isinstance(value, str) and at_first:
             self._assigned.pop(name, None)
@@ -545,9 +560,8 @@ class Simulation:
 
     def _set_local(self, name: str, value: Any) -> np.ndarray:
         """Set this process's block of a field, and return the new block as in `local`."""
-        key = self._field(name, ".local")
         simulation = self._open
-        block = agree(self._communicator, lambda: local_block(simulation, name, value, key))
+        block = agree(self._communicator, lambda: local_block(simulation, name, value, self._field(name, ".local")))
         self._assigned[name] = "as values"
         self._note_members(name, value)
         self._replace(name, block)
@@ -683,15 +697,28 @@ class Simulation:
         return self._stepping
 
     @contextmanager
+    def _together(self) -> Iterator[None]:
+        """Context manager around what all processes do together: the watchdog ends the launch if one of them is lost."""
+        self._communicator.watch.outside(False)
+        try:
+            yield
+        finally:
+            self._communicator.watch.outside(True)
+
+    @contextmanager
     def _stepping_on(
-        self, method: str, value: float = 0.0, arguments: bytes = b"", limit: int | None = None
+        self,
+        method: str,
+        value: float = 0.0,
+        arguments: bytes = b"",
+        check: Callable[[], None] = lambda: None,
+        limit: int | None = None,
     ) -> Iterator[None]:
         """Context manager around taking at most ``limit`` steps, one thread at a time. It compiles them on first use, and
         marks the simulation as busy. The other arguments are those of `ThisProcess.refuse_different_calls`."""
-        with PROGRAMS.turn:
-            self._communicator.watch.outside(False)
+        with PROGRAMS.turn, self._together():
             try:
-                THIS_PROCESS.refuse_different_calls(method, value, arguments)
+                THIS_PROCESS.refuse_different_calls(method, value, arguments, check)
                 if not self._compiled:
                     compile_steps(self._stepping, limit)
                     self._compiled = True
@@ -701,7 +728,6 @@ class Simulation:
                 self._busy = True
                 yield
             finally:
-                self._communicator.watch.outside(True)
                 self._busy = False
 
     def _progress(self, shown: bool) -> StepProgress:

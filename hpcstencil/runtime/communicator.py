@@ -304,13 +304,26 @@ def agree(communicator: Communicator, action: Callable[[], T]) -> T:
         result = action()
     except HpcstencilError as error:
         failure = error
-    before = communicator.size - communicator.rank  # larger on lower ranks
-    lowest = communicator.size - int(communicator.maximum(np.array([0 if failure is None else before]))[0])
-    if lowest < communicator.size:
-        first = communicator.broadcast(failure, root=lowest)
-        assert first is not None
-        raise first if lowest == 0 else type(first)(f"rank {lowest}: {first}")
+    raise_first(communicator, failure, communicator.maximum(np.array([place_of(communicator, failure)]))[0])
     return result  # type: ignore[return-value]  # set: no process failed, this one included
+
+
+def place_of(communicator: Communicator, failure: HpcstencilError | None) -> int:
+    """A number that is larger on lower ranks, and 0 without a ``failure``: its maximum says which rank failed first."""
+    return 0 if failure is None else communicator.size - communicator.rank
+
+
+def raise_first(communicator: Communicator, failure: HpcstencilError | None, highest: float) -> None:
+    """Raise the error of the lowest rank that has a ``failure``, on all processes, if there is one. Collective.
+
+    ``highest`` is the maximum of `place_of` over the processes.
+    """
+    if not highest:
+        return
+    lowest = communicator.size - int(highest)
+    first = communicator.broadcast(failure, root=lowest)
+    assert first is not None
+    raise first if lowest == 0 else type(first)(f"rank {lowest}: {first}")
 
 
 def from_rank_0(communicator: Communicator, action: Callable[[], T]) -> T:

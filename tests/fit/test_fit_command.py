@@ -164,7 +164,9 @@ def test_a_signal_stops_it_between_evaluations(command, monkeypatch):
 
 
 def test_steps_that_follow_the_solution_are_those_of_the_start(command, monkeypatch):
-    given = INPUT.replace('integrator = "euler"', 'integrator = "bs3"').replace("dt = 0.02\n", "tolerance = 1e-4\n")
+    given = INPUT.replace('integrator = "euler"', 'integrator = "bs3"').replace(
+        "dt = 0.02\n", "tolerance = 1e-4\ndt_max = 0.06\n"
+    )
     Path("adaptive.toml").write_text(given)
     status, out, _ = command("check", "adaptive.toml")
     assert (

@@ -18,6 +18,7 @@ from hpcstencil.io.direct_write import PAGE, DirectWriter, Pieces, cuts, places
 from hpcstencil.io.file_layout import chunk_shape
 from hpcstencil.io.file_read import inspect, read_block
 from hpcstencil.io.output_file import OutputFile
+from hpcstencil.io.output_lock import claimed
 from hpcstencil.io.output_preparation import refuse_existing
 from hpcstencil.io.rollback_journal import journal_path
 from hpcstencil.io.snapshot_buffers import pieces_of
@@ -289,16 +290,27 @@ def test_existing_output_is_refused(tmp_path):
     assert path.read_text() == "precious"
 
 
-def test_a_foreign_file_in_place_of_the_xdmf_file_is_refused(tmp_path):
-    path, beside = tmp_path / "run.h5", tmp_path / "run.xdmf"
+def test_files_of_others_are_never_replaced(tmp_path):
+    path, beside, communicator = tmp_path / "run.h5", tmp_path / "run.xdmf", OneProcess()
     written(path, grid_of((4,)), 1)
-    path.unlink()
-    refuse_existing(path, "--output")  # the file beside it is that of an earlier run
-    beside.write_text("precious")
-    with pytest.raises(
-        InputError, match="run.xdmf: exists already, and is not the XDMF file of a run; use --overwrite"
+    for ours in (path.read_bytes(), b"", b"\0" * 100):
+        path.write_bytes(ours)
+        with claimed([path], communicator):
+            pass
+    path.write_text("my thesis")
+    with (
+        pytest.raises(InputError, match="run.h5: exists already, and is not an HDF5 file"),
+        claimed([path], communicator),
     ):
-        refuse_existing(path, "--output")
+        pass
+    path.unlink()
+    beside.write_text("precious")
+    with (
+        pytest.raises(InputError, match="run.xdmf: exists already, and is not the XDMF file"),
+        claimed([path], communicator),
+    ):
+        pass
+    assert [each.name for each in tmp_path.iterdir()] == ["run.xdmf"]
 
 
 def test_missing_folders_are_made_and_an_old_file_replaced(tmp_path):

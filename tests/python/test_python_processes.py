@@ -157,6 +157,7 @@ def test_a_rank_that_makes_other_calls_ends_all(folder, call, status, words):
     "sim.tangent({'equation.c': 1.0 + rank})",
     "sim.tangent({'equation.c': 1.0}) if rank else sim.value_and_gradient()",
     "sim.run(output=f'run{rank}.h5')",
+    "sim.on(every_steps=1 + rank)",
 ])  # fmt: skip
 def test_different_arguments_on_ranks_are_refused(folder, call):
     script = f"""
@@ -169,6 +170,36 @@ def test_different_arguments_on_ranks_are_refused(folder, call):
     """
     words = "call" if "value_and_gradient" in call else "arguments"
     assert f"expected the same {words} on all processes" in python(folder, script, 2, 2).stderr
+
+
+def test_an_error_on_one_rank_is_raised_on_all_and_leaves_them_in_step(folder):
+    script = """
+    import os
+    import hpcstencil as hs
+    rank = int(os.environ["OMPI_COMM_WORLD_RANK"])
+    sim = hs.Simulation.from_toml("input.toml")
+    for call in (
+        lambda: sim.step(-1 if rank else 1),
+        lambda: sim.step(1 if rank else "two"),
+        lambda: sim.run_until(float("nan") if rank else 0.5),
+        lambda: sim.every(0.0 if rank else 1.0),
+        lambda: sim.on(every_steps=0 if rank else 1),
+        lambda: sim.__setitem__("w" if rank else "u", 0.0),
+        lambda: sim.local.__setitem__(None if rank else "u", 0.0),
+    ):
+        try:
+            call()
+        except hs.InputError as error:
+            os.write(1, f"{error}\\n".encode())
+        sim.step(1)
+    assert sim.steps == 7
+    """
+    said = python(folder, script, 2).stdout.splitlines()
+    assert len(said) == 14
+    assert all(sum(words in line for line in said) == 2 for words in (
+        "rank 1: step: expected a number of steps, but got -1", "step: expected a number of steps, but got 'two'",
+        "rank 1: run_until: ", "rank 1: every: ", "rank 1: on: ", "rank 1: sim['w']", "rank 1: sim.local[None]",
+    )), said  # fmt: skip
 
 
 def test_a_callback_that_raises_on_one_rank_ends_all_with_one_sentence(folder):

@@ -167,7 +167,7 @@ def test_open_ends_beside_cuts_and_corners(sides, tmp_path):
         time={"end": 0.2, "dt": 0.02},
     )
     alone = integrate(problem)
-    with pytest.raises(Unsupported, match="looks at corners"):
+    with pytest.raises(Unsupported, match="reads corners"):
         program(problem)
     for kernel, devices in (("shift", 2), ("conv", 2), ("pallas", 1)):
         found, _ = integrated(problem, simulation_of(problem, kernel=kernel, devices=devices))
