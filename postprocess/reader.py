@@ -287,7 +287,7 @@ def opened(path: Path) -> Iterator[h5py.File]:
         raise FileProblem(_why_unopened(path, error)) from error
     with opened_all:
         try:
-            refuse_other_files(file, path)
+            refuse_other_files(file, path, before)
             yield file
         except InputError as error:
             raise FileProblem(str(error)) from error

@@ -110,7 +110,7 @@ def open_for_reading(path: Path) -> Iterator[h5py.File]:
         unfinished = pending(path)
         if unfinished is not None:
             with Before(path, unfinished) as before, h5py.File(before, "r") as file:
-                refuse_other_files(file, path)
+                refuse_other_files(file, path, before)
                 yield file
             return
         if not h5py.is_hdf5(path):

@@ -8,6 +8,7 @@ the expected types, and refuse anything else with a message.
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,6 +29,8 @@ LONGEST_SERIES = 2**26  # most values of a series that is read as a whole, such 
 LEAST_CHECKED = 2**26  # bytes that a dataset may declare without having been written
 MOST_PACKED = 1100  # limit on the compression ratio; that of deflate is at most 1032
 DEEPEST = 16  # most levels of nested groups
+EXAMINED = 4 * 2**20  # bytes at the beginning of a file in which heaps of texts are checked
+HEAP, HEADER = b"GCOL\x01", 16  # the beginning of a heap, and the size of its header and of those of its entries
 KINDS = {"S": "texts", "U": "texts", "c": "complex numbers", "V": "compound values", "O": "texts or references"}
 TEXT_ATTRIBUTES = ("kind", "title", "input", "input_sha256", "hpcstencil_version", "decomposition", "history",
                    "equation_source", "fields", "clock", "failure", "units", "long_name")  # fmt: skip
@@ -40,8 +43,16 @@ EXPECTED: dict[str, tuple[str, Any]] = {
 }
 
 
-def refuse_other_files(file: h5py.File, path: Path) -> None:
-    """Raise InputError if anything in the file would make HDF5 read another file."""
+def refuse_other_files(file: h5py.File, path: Path, view: io.RawIOBase | None = None) -> None:
+    """Raise InputError if anything in the file would make HDF5 read another file, OSError if it would read without end.
+
+    ``file`` was opened from ``view``, or from the file at ``path`` if there is none.
+    """
+    if view is None:
+        with path.open("rb", buffering=0) as raw:
+            _refuse_endless_heaps(raw)
+    else:
+        _refuse_endless_heaps(view)
     remedy = "copy the values into the file itself (h5repack does)"
     for name, link, identity in _links(file, path):
         if link not in (h5py.h5l.TYPE_HARD, h5py.h5l.TYPE_SOFT):
@@ -50,6 +61,27 @@ def refuse_other_files(file: h5py.File, path: Path) -> None:
             properties = identity.get_create_plist()
             if properties.get_layout() == h5py.h5d.VIRTUAL or properties.get_external_count() > 0:
                 raise InputError(f"{path}: '{name}' takes its values from other files, which are not read; {remedy}")
+
+
+def _refuse_endless_heaps(file: io.RawIOBase) -> None:
+    """Raise OSError if the entries of a global heap, which holds the texts of attributes, do not fill it.
+
+    HDF5 would read such a heap without end if the size of an entry is 0. Only heaps in the first `EXAMINED` bytes are checked;
+    those of attributes are among the first things in a file. Reference: HDF5 File Format Specification 3.0, sect. III.E.
+    """
+    file.seek(0)
+    found = file.read(EXAMINED) or b""
+    start = found.find(HEAP)
+    while start >= 0:
+        size = int.from_bytes(found[start + 8 : start + 16], "little")
+        place, end = start + HEADER, start + size
+        whole = start % 8 == 0 and end <= len(found)
+        while whole and place + HEADER <= end:
+            index, length = (int.from_bytes(found[place + a : place + b], "little") for a, b in ((0, 2), (8, 16)))
+            place += HEADER + -(-length // 8) * 8 if index else length  # entry 0 is free space, with its header
+            if place > end or (not index and length < HEADER):
+                raise OSError("its heap of texts is damaged")
+        start = found.find(HEAP, start + 1)
 
 
 def _links(file: h5py.File, path: Path) -> Iterator[tuple[str, int, Any]]:

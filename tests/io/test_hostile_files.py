@@ -114,6 +114,17 @@ def damaged(path, name):
     path.write_bytes(content)
 
 
+def test_a_heap_of_texts_without_end(folder, monkeypatch, capsys):
+    """HDF5 would read an entry of size 0 again and again."""
+    path = folder / "input.h5"
+    whole = path.read_bytes()
+    heap = whole.index(b"GCOL\x01")
+    second = heap + 32 + -(-int.from_bytes(whole[heap + 24 : heap + 32], "little") // 8) * 8
+    path.write_bytes(whole[:second] + bytes(16) + whole[second + 16 :])
+    for command in (("info", "input.h5"), ("plot", "input.h5"), ("run", "input.toml", "--resume", "--quiet")):
+        refused(hpcstencil(monkeypatch, capsys, *command), "its heap of texts is damaged", statuses=(2, 4))
+
+
 def test_a_damaged_object(folder, monkeypatch, capsys):
     for name in ("input.h5", "start.h5"):
         damaged(folder / name, "u")
