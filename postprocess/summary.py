@@ -35,7 +35,7 @@ def summarize(path: str | Path) -> str:
     ranges = {name: last_range(view, name) for name in view.fields} if len(view.times) else {}
     rows: list[tuple[str, str]] = [
         ("file", f"{view.path} ({_size(view.path.stat().st_size)})"),
-        ("kind", view.kind + (f" ({view.attributes['of']})" if "of" in view.attributes else "")),
+        ("kind", _kind(view)),
         ("title", str(view.attributes.get("title", ""))),
         *_input_rows(view),
         *(("continued", text) for text in _changes(view.attributes.get("history"))),
@@ -159,12 +159,25 @@ def _input_rows(view: FileView) -> list[tuple[str, str]]:
     equation, numerics = tables.get("equation"), tables.get("numerics")
     if isinstance(equation, dict) and "name" in equation:
         apart = {"name", *(key.removeprefix("equation.") for key in view.ensemble)}
-        plain = {key: value for key, value in equation.items() if key not in apart and not isinstance(value, dict)}
+        plain = {
+            key: value["series"] if isinstance(value, dict) else value
+            for key, value in equation.items()
+            if key not in apart and (not isinstance(value, dict) or "series" in value)
+        }
         parameters = ", ".join(f"{key} = {value}" for key, value in plain.items())
         rows.append(("equation", str(equation["name"]) + (f" ({parameters})" if parameters else "")))
     if isinstance(numerics, dict) and numerics:
         rows.append(("numerics", ", ".join(f"{key} {value}" for key, value in numerics.items())))
     return rows
+
+
+def _kind(view: FileView) -> str:
+    """The kind of file, and of what: a gradient, a fit, or a stream of a run."""
+    of = view.attributes.get("of", "")
+    if view.is_stream:
+        stream = json_attribute(view.path, dict(view.attributes), "stream", {})
+        of = f"stream {stream.get('name', '')}{', means' * bool(stream.get('average'))}"
+    return f"{view.kind} ({of})" if of else view.kind
 
 
 def _grid(view: FileView) -> str:
@@ -272,6 +285,10 @@ def _complete(view: FileView) -> str:
 
 def _sound(view: FileView, ranges: Mapping[str, tuple[float, float, int]]) -> str:
     problems = list(view.problems)
+    try:
+        _ = view.input
+    except FileProblem:
+        problems.append("The attribute 'input' is not valid TOML.")
     problems += [f"{name} has {lost} values that are not finite." for name, (_, _, lost) in ranges.items() if lost]
     return "no: " + " ".join(problems) if problems else "yes"
 

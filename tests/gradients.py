@@ -171,7 +171,7 @@ def attempt(members: Members, path: Path, calls: int) -> Total | None:
     reasons = iter([""] * calls)
     with patch.object(StopRequests, "reason", lambda _: next(reasons, "SIGTERM")):
         newest = resumable.newest_of(path, members.forward.communicator, 0 if members.count else None)
-        gradient = resumable.ResumableGradient(path, members, Request(), time.monotonic())
+        gradient = resumable.ResumableGradient(path, members, Request(), time.monotonic(), quiet=True)
         if newest is not None:
             gradient.resume(newest)
         with patch.object(gradient, "_recording"):

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 @click.option("--overwrite", is_flag=True, help="Begin again, and replace existing files of this gradient.")
 @click.option("--resume", is_flag=True, help="Continue an interrupted gradient, if there is one.")
 @devices_as_for_run
+@click.option("--quiet", is_flag=True, help="No progress and no summary.")
 @click.option(
     "--verify",
     is_flag=True,
@@ -39,12 +40,15 @@ def gradient(
     overwrite: bool,
     resume: bool,
     devices: int | None,
+    quiet: bool,
     verify: bool,
 ) -> None:
     """Compute the objective of INPUT.toml and its gradient with respect to the quantities listed in gradient.of.
 
     The run is taken forwards and then in reverse, and a file with the result is written.
     """
+    if quiet and verify:
+        raise InputError("--quiet: cannot be combined with --verify, which prints its results; give one of them")
     if resume and (overwrite or verify):
         raise InputError(
             f"--resume: cannot be combined with {'--verify' if verify else '--overwrite'}; give one of them"
@@ -76,7 +80,7 @@ def gradient(
             newest = newest_of(path, communicator, 0 if problem.members else None) if resume else None
             members = composed_members(problem, adjoint, expressed, decomposed, local, communicator, newest)
             if not verify:
-                _compute(members, claims[0], newest, overwrite, request)
+                _compute(members, claims[0], newest, overwrite, request, quiet)
                 return
             members, plans = members.planned(lambda number: members.sweeps[number].forward.initial_fields())
             say(in_words(plans))
@@ -89,8 +93,10 @@ def gradient(
         failures(input_file, found)
 
 
-def _compute(members: Members, claim: Claim, newest: Path | None, overwrite: bool, request: signals.Request) -> None:
-    """Compute a gradient, write its file, whose lock is ``claim``, and print the result. All processes call this together.
+def _compute(
+    members: Members, claim: Claim, newest: Path | None, overwrite: bool, request: signals.Request, quiet: bool
+) -> None:
+    """Compute a gradient, write its file, whose lock is ``claim``, and print the result unless ``quiet``. Collective.
 
     The gradient continues from the file ``newest``, unless it is None. Raises StoppedEarly, on all processes, after the signal
     in ``request`` or at the walltime.
@@ -104,11 +110,12 @@ def _compute(members: Members, claim: Claim, newest: Path | None, overwrite: boo
     from hpcstencil.runtime.progress import say
 
     path, communicator, config = claim.output, members.forward.communicator, members.config
-    resumable = ResumableGradient(path, members, request, STARTED)
+    resumable = ResumableGradient(path, members, request, STARTED, quiet)
     interrupted = newest is not None
     if not overwrite and from_rank_0(communicator, lambda: is_complete(path, config, resumable.digests, interrupted)):
         remove(path, communicator)
-        say(f"{path} is complete")
+        if not quiet:
+            say(f"{path} is complete")
         return
     prepare_folder(path, communicator)
     claim.take()
@@ -116,13 +123,15 @@ def _compute(members: Members, claim: Claim, newest: Path | None, overwrite: boo
         remove(path, communicator)
     if newest is not None:
         resumable.resume(newest)
-        say(f"continuing from {newest.name}")
+        if not quiet:
+            say(f"continuing from {newest.name}")
     plans = resumable.planned()
-    say(in_words(plans))
+    if not quiet:
+        say(in_words(plans))
     total = resumable.total(plans)
     whole = collected(resumable.members, total)
     from_rank_0(communicator, lambda: write(path, members, total.value, whole, resumable.digests))
     remove(path, communicator)
-    if environment_rank() == 0:
+    if environment_rank() == 0 and not quiet:
         numbers = "".join(f"{key:<21} {listed(number)}\n" for key, number in total.numbers.items())
         echo(f"{'objective':<21} {total.value:.10g}\n{numbers}{'gradient':<21} {path}")

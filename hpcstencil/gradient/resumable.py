@@ -89,11 +89,11 @@ def stored_beside(output: Path, members: Members, digests: Mapping[str, str]) ->
 class ResumableGradient(SweepHooks):
     """The gradient that writes ``output``, with checkpoints by the table [checkpoint]: the hooks of its sweeps. Collective.
 
-    It stops by the signal in ``request``, and at the walltime, counted from the time ``started`` of time.monotonic.
-    ``members`` are the sweeps, and ``position`` is that of the gradient.
+    It stops by the signal in ``request``, and at the walltime, counted from the time ``started`` of time.monotonic. Progress is
+    shown unless ``quiet``. ``members`` are the sweeps, and ``position`` is that of the gradient.
     """
 
-    def __init__(self, output: Path, members: Members, request: signals.Request, started: float) -> None:
+    def __init__(self, output: Path, members: Members, request: signals.Request, started: float, quiet: bool) -> None:
         simulation = members.forward
         problem, communicator = simulation.problem, simulation.communicator
         self.output, self.asked, self.communicator = output, members.config.checkpoint, communicator
@@ -104,7 +104,7 @@ class ResumableGradient(SweepHooks):
         walltime = Walltime(self.asked.walltime, communicator, started)
         self.stops = StopRequests(request, walltime, lambda: self.writing + self.calling, communicator)
         self.last, self.taken, self.saved = time.monotonic(), 0, -1
-        self.digests = checkpoint_identity.digests_of(members)
+        self.quiet, self.digests = quiet, checkpoint_identity.digests_of(members)
         self.members = stored_beside(output, members, self.digests)
         self.continued: GradientPosition | None = None
         self.position = GradientPosition(0, SweepPosition(0))
@@ -161,7 +161,7 @@ class ResumableGradient(SweepHooks):
         begun = work * done / max(steps, 1) if self.continued else 0.0
         self.before = begun - self.taken
         try:
-            with Progress(begun, work, environment_rank() == 0) as self.progress:
+            with Progress(begun, work, environment_rank() == 0 and not self.quiet) as self.progress:
                 return self.members.total(result, self.position.results)
         except NumericsError:  # a gradient that continues would fail again
             remove(self.output, self.communicator)
