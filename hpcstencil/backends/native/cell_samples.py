@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import math
-import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -63,8 +62,7 @@ class NativeSamples(CellSamples):
         self.samples = self.struct(fields)
         # all blocks exchange the same: fields, or what a joined step stores
         self.samples.dense = communicator.any(self.samples.dense)
-        # Another recorder of the same program may be in use when this one is collected.
-        weakref.finalize(self, library.drop_cell_samples, ctypes.c_void_p(ctypes.addressof(self.samples)))
+        self.samples.drop_with(self, library.drop_cell_samples)
 
     def struct(self, names: Sequence[str]) -> Samples:
         """Return the struct for the cells of what has these ``names``, in order."""

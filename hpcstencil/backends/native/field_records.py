@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import math
-import weakref
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -120,8 +119,7 @@ class NativeRecords(SumRecords):
             trees=ctypes.addressof(self.values),
             times=self.times.ctypes.data,
         )
-        # Another recorder of the same program may be in use when this one is collected.
-        weakref.finalize(self, self.library.drop_field_records, ctypes.c_void_p(ctypes.addressof(self.records)))
+        self.records.drop_with(self, self.library.drop_field_records)
 
     def expect(self, every: int, first: int, origin: int, times: Sequence[float]) -> None:
         self.clear(times)

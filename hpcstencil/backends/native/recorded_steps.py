@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 
@@ -16,6 +17,13 @@ class RecordedSteps(ctypes.Structure):
         ("first", ctypes.c_int64),
         ("records", ctypes.c_int64),
     )
+
+    def drop_with(self, recorder: object, drop: Callable[[Any], object]) -> None:
+        """Let ``drop``, a function of a library, forget this struct when its ``recorder`` is collected.
+
+        It names the struct, because another recorder of the same program may be in use then.
+        """
+        weakref.finalize(recorder, drop, ctypes.c_void_p(ctypes.addressof(self)))
 
     def choose(self, every: int, first: int, origin: int) -> None:
         """Let the state after step n of the run be record n / ``every`` - ``first``, if ``every`` divides n.

@@ -7,7 +7,6 @@ The C++ side is region_records.hpp, and for expressions stencil_records.hpp.
 from __future__ import annotations
 
 import ctypes
-import weakref
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -70,7 +69,7 @@ class NativeRegions:
             for axis, cells, count in zip(AXIS_OF[len(chosen)], chosen, array.shape[-len(chosen) :], strict=True):
                 region.from_[axis], region.count[axis], region.stride[axis] = cells.start, count, cells.step or 1
         self.struct = RegionRecordsStruct(evaluator=evaluator, count=len(arrays), region=ctypes.addressof(self.regions))
-        weakref.finalize(self, library.drop_region_records, ctypes.c_void_p(ctypes.addressof(self.struct)))
+        self.struct.drop_with(self, library.drop_region_records)
 
     def expect(
         self, every: int, first: int, origin: int, times: Sequence[float], weights: Sequence[float] = ()
@@ -110,7 +109,7 @@ class ExpressionRegions(NativeRegions):
         super().__init__(library, list(arrays), chosen, arrays, summed, evaluator)
         self.number, self.evaluation = ctypes.c_int64(evaluator), Evaluation(fields, values, np.zeros(0))
         self.records = self.evaluation.records()
-        weakref.finalize(self, library.drop_stencil_records, ctypes.c_void_p(ctypes.addressof(self.records)))
+        self.records.drop_with(self, library.drop_stencil_records)
 
     def expect(
         self, every: int, first: int, origin: int, times: Sequence[float], weights: Sequence[float] = ()

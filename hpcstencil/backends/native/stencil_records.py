@@ -8,7 +8,6 @@ The program of the steps calls the pass of `StencilValues` for states between tw
 from __future__ import annotations
 
 import ctypes
-import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -104,8 +103,7 @@ class StencilRecords(SumRecords):
         super().__init__(trees, range(len(trees)), len(trees), most, field_sum, expected, members)
         self.library, self.evaluation = library, Evaluation(fields, values, self.times)
         self.records = self.evaluation.records(sums=self.sums.ctypes.data, values=len(trees))
-        # Another recorder of the same program may be in use when this one is collected.
-        weakref.finalize(self, library.drop_stencil_records, ctypes.c_void_p(ctypes.addressof(self.records)))
+        self.records.drop_with(self, library.drop_stencil_records)
 
     def expect(self, every: int, first: int, origin: int, times: Sequence[float]) -> None:
         self.clear(times)
@@ -129,7 +127,7 @@ class ExpressionSamples(NativeSamples):
         self.sampled = self.struct(names)
         self.evaluation = Evaluation(self.fields, probed, np.zeros(self.sampled.records))
         self.records = self.evaluation.records(cells=ctypes.addressof(self.sampled))
-        weakref.finalize(self, self.library.drop_stencil_records, ctypes.c_void_p(ctypes.addressof(self.records)))
+        self.records.drop_with(self, self.library.drop_stencil_records)
 
     def expect(self, every: int, first: int, origin: int, times: Mapping[int, float]) -> None:
         super().expect(every, first, origin, times)
