@@ -471,7 +471,7 @@ def _probes(path: Path, file: h5py.File) -> dict[str, Probes]:
     return found
 
 
-def read_samples(view: FileView, name: str, member: int | None = None) -> NDArray[np.floating]:
+def read_samples(view: FileView, name: str, member: int | None) -> NDArray[np.floating]:
     """Read the committed samples of a table of [probes], of shape (times, receivers), for one member of an ensemble.
 
     Raises RequestProblem if the file has no table of this name, or no such member.

@@ -52,7 +52,7 @@ def run_fit(
     compose: Callable[[Decomposed], ComposedSimulation],
     stops: StopRequests,
     longest: Duration,
-    quiet: bool = False,
+    quiet: bool,
 ) -> Fitted:
     """Fit the unknowns of a run, or of all members of an ensemble. Collective.
 

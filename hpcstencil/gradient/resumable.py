@@ -50,7 +50,7 @@ def refuse_existing(output: Path, what: str) -> None:
         )
 
 
-def newest_of(output: Path, communicator: Communicator, first: int | None = None) -> Path | None:
+def newest_of(output: Path, communicator: Communicator, first: int | None) -> Path | None:
     """The newest valid checkpoint of the gradient that writes ``output``, or the latest stored state of one that was
     interrupted before its first checkpoint; None if there is neither. Collective.
 

@@ -32,7 +32,7 @@ class Claim:
     ``remedy`` completes the sentence "wait for its end ..." for a user whose output another run writes.
     """
 
-    def __init__(self, output: Path, communicator: Communicator, remedy: str = NEW_OUTPUT) -> None:
+    def __init__(self, output: Path, communicator: Communicator, remedy: str) -> None:
         self.path = Path(f"{os.path.realpath(output)}.lock")  # the same for all links to the file
         self.output = output
         self.communicator = communicator

@@ -146,9 +146,7 @@ class Subgrid:
         return tuple(slices), tuple(ranges)
 
 
-def chosen_cells(
-    grid: Grid, region: Mapping[str, float | tuple[float, float]], stride: int | Sequence[int] = 1
-) -> Subgrid:
+def chosen_cells(grid: Grid, region: Mapping[str, float | tuple[float, float]], stride: int | Sequence[int]) -> Subgrid:
     """Select the cells of a region whose global index is a multiple of ``stride``, which may differ per axis.
 
     ``region`` maps the letter of an axis to (lower, upper), which selects cell centres in that closed interval, or to

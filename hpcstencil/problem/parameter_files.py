@@ -72,9 +72,7 @@ def _of_members(array: ArrayFile | ArrayInMemory, config: Config, shape: Sequenc
     return ArrayContents(digest, min(one.lowest for one in each), max(one.largest for one in each))
 
 
-def array_blocks(
-    config: Config, ranges: Sequence[Range], held: Mapping[str, Blocks] | None = None
-) -> dict[str, np.ndarray]:
+def array_blocks(config: Config, ranges: Sequence[Range], held: Mapping[str, Blocks] | None) -> dict[str, np.ndarray]:
     """Read one block of every array of parameters and solid cells, by dotted key, without ghost cells.
 
     ``ranges`` holds the global index range (start, stop) of the block per axis. ``held`` are arrays from Python, by

@@ -68,7 +68,7 @@ def work_cost(
     problem: Problem,
     topology: Topology,
     communicator: Communicator,
-    by_stepping: ByStepping | None = None,
+    by_stepping: ByStepping | None,
 ) -> float | None:
     """Return the seconds per unit of work on the slowest process. Collective.
 

@@ -192,7 +192,7 @@ def mode(amplitude: float, phases: list[Node]) -> Node:
     return result
 
 
-def residual(tree: Node, solution: Node, fields: Mapping[str, Node], spacing: Sequence[float] = ()) -> Node:
+def residual(tree: Node, solution: Node, fields: Mapping[str, Node], spacing: Sequence[float]) -> Node:
     """The source with which ``solution`` solves ∂u/∂t = tree + source: ∂(solution)/∂t minus the exact ``tree``.
 
     ``fields`` maps every field, u included, to its exact solution. Raises the same errors as `exact`.

@@ -28,7 +28,7 @@ from hpcstencil.distributed.windows import Frame, Parameters, Value
 from hpcstencil.numerics.schedule import StepRange
 
 
-def by_stepper(stepper: Stepper, together: int = 1) -> Advance:
+def by_stepper(stepper: Stepper, together: int) -> Advance:
     """Return the function that advances the fields step by step, in array code or GPU kernels.
 
     ``together`` is the number of steps in each round of the loop, as in `repeated`.
