@@ -221,12 +221,9 @@ class Phased:
         self.between.free()
 
 
-# decomposition.exchange of the input -> the exchange between processes; for "auto" and "mpi" a backend may use its own.
-BETWEEN_PROCESSES: dict[str, Callable[[Topology, Any], Exchange]] = {
-    "auto": Mpi4jax,
-    "mpi": Mpi4jax,
-    "mpi4jax": Mpi4jax,
-}
+# The exchanges between processes, by the value of decomposition.exchange.
+BETWEEN_PROCESSES: dict[str, Callable[[Topology, Any], Exchange]] = {"mpi4jax": Mpi4jax}
+BY_BACKEND = ("auto", "mpi")  # a backend may exchange in its own way; one that does not uses mpi4jax
 
 
 def exchange_for(kind: str, topology: Topology, devices: Devices, communicator: Any) -> Exchange:
@@ -235,12 +232,13 @@ def exchange_for(kind: str, topology: Topology, devices: Devices, communicator: 
     ``communicator`` is an mpi4py communicator for this exchange alone; if it is None, nothing is sent between processes.
     Raises InputError for an unknown kind.
     """
-    if kind not in BETWEEN_PROCESSES:
-        known = ", ".join(f'"{name}"' for name in BETWEEN_PROCESSES)
+    if kind not in (*BY_BACKEND, *BETWEEN_PROCESSES):
+        known = ", ".join(f'"{name}"' for name in (*BY_BACKEND, *BETWEEN_PROCESSES))
         raise InputError(f'decomposition.exchange: expected one of {known}, but got "{kind}"')
     if topology.size == 1:
         return BetweenDevices(topology) if devices.several else OwnStrips(topology)
-    between = OwnStrips(topology) if communicator is None else BETWEEN_PROCESSES[kind](topology, communicator)
+    make = BETWEEN_PROCESSES["mpi4jax" if kind in BY_BACKEND else kind]
+    between = OwnStrips(topology) if communicator is None else make(topology, communicator)
     return Phased(topology, devices, between) if devices.several else between
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from support import on, problem_of, simulation_of, stepped
 
-from hpcstencil.distributed.exchange import BETWEEN_PROCESSES, Ghosts, InCompiledCode, Mpi4jax, Outer
+from hpcstencil.distributed.exchange import BETWEEN_PROCESSES, BY_BACKEND, Ghosts, InCompiledCode, Mpi4jax, Outer
 from hpcstencil.numerics.topology import Topology
 from hpcstencil.runtime.communicator import connect, from_rank_0
 from hpcstencil.validation.errors import InputError
@@ -73,7 +73,7 @@ def test_an_unknown_kind_of_exchange_is_an_error(communicator):
         simulation_of(problem("pigeons"), communicator)
 
 
-@pytest.mark.parametrize("kind", BETWEEN_PROCESSES)
+@pytest.mark.parametrize("kind", [*BY_BACKEND, *BETWEEN_PROCESSES])
 def test_the_reader_of_inputs_knows_every_kind_of_exchange(kind):
     made = problem_of(grid={"shape": [8]}, equation={"name": "heat"}, decomposition={"exchange": kind})
     assert made.config.decomposition.exchange == kind
