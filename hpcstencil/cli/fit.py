@@ -100,10 +100,10 @@ def _fit(
     """Fit the unknowns and write the file ``path``. Return the fit, and the unknowns by key. All processes call this together.
 
     Arrays over the grid are on rank 0 only. ``request`` records signals that ask the fit to stop. The other arguments and the
-    errors are those of `run_fit`.
+    errors are those of `FitRun`.
     """
     from hpcstencil.fit.file import write
-    from hpcstencil.fit.run import Duration, run_fit
+    from hpcstencil.fit.run import Duration, FitRun
     from hpcstencil.fit.unknowns import by_unknown
     from hpcstencil.gradient.recording import stopped_while_recording
     from hpcstencil.gradient.resumable import stored_beside
@@ -124,7 +124,7 @@ def _fit(
     members, plans = stored_beside(path, members, {}).planned(
         lambda number: sweeps[number].forward.initial_fields(), recording
     )
-    result = run_fit(members, plans, limits, path, continued, compose, stops, longest, quiet)
+    result = FitRun(members, plans, limits, path, compose, stops, longest, quiet).run(continued)
     blocks = result.state.point.unknowns
     whole = by_unknown(gathered_blocks(members.forward, blocks, members.series), members)
     from_rank_0(communicator, lambda: write(path, members, result, whole))

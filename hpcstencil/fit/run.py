@@ -43,77 +43,85 @@ class Fitted:
     why: str
 
 
-def run_fit(
-    members: Members,
-    plans: Sequence[SweepPlan],
-    limits: Mapping[str, Limits],
-    output: Path,
-    resumed: Path | None,
-    compose: Callable[[Decomposed], ComposedSimulation],
-    stops: StopRequests,
-    longest: Duration,
-    quiet: bool,
-) -> Fitted:
-    """Fit the unknowns of a run, or of all members of an ensemble. Collective.
+class FitRun:
+    """A fit of the unknowns of a run, or of all members of an ensemble, that writes ``output``. Methods are collective.
 
     A checkpoint beside ``output`` is written after each iteration. ``plans`` are those of the sweeps, and ``limits`` are by
-    unknown. The fit continues from the checkpoint ``resumed``, unless it is None. ``compose`` composes other problems on the
-    blocks of the simulation. Raises InputError if a bound or the checkpoint does not fit, NumericsError if the objective is not
-    finite at the start, StoppedEarly after a signal or at the walltime, on all processes.
+    unknown. ``compose`` composes other problems on the blocks of the simulation. Progress is shown unless ``quiet``. Raises
+    InputError, on all processes, if a bound does not fit.
     """
-    forward, config = members.forward, members.config
-    communicator, fit = forward.communicator, config.fit or FitConfig()
-    start, limits = start_of(members), of_components(limits, members)
-    box = box_of(members, start, limits)
-    precision, series = float(np.finfo(forward.dtype).eps), members.series
-    lengths = {key: one.smoothing for key, one in limits.items() if one.smoothing}
-    of_fields = smoothings_of(forward, {key: x for key, x in lengths.items() if key not in series}, compose)
-    in_time = {key: SmoothingInTime(lengths[key] / one.dt) for key, one in series.items() if key in lengths}
-    space = Vectors(communicator, config.grid.cells, precision, {**of_fields, **in_time}, series)
-    evaluation = Evaluation(members, box, [plan.states for plan in plans])
-    digests = digests_of(members)
-    since, done = time.monotonic(), 0
 
-    def evaluated(at: Callable[[Vector], T]) -> Callable[[Vector], T]:
-        """The same evaluation, unless the fit must stop."""
+    def __init__(
+        self,
+        members: Members,
+        plans: Sequence[SweepPlan],
+        limits: Mapping[str, Limits],
+        output: Path,
+        compose: Callable[[Decomposed], ComposedSimulation],
+        stops: StopRequests,
+        longest: Duration,
+        quiet: bool,
+    ) -> None:
+        forward, config = members.forward, members.config
+        self.members, self.output, self.stops, self.longest, self.quiet = members, output, stops, longest, quiet
+        self.communicator, self.fit = forward.communicator, config.fit or FitConfig()
+        self.start, limits = start_of(members), of_components(limits, members)
+        self.box = box_of(members, self.start, limits)
+        precision, series = float(np.finfo(forward.dtype).eps), members.series
+        lengths = {key: one.smoothing for key, one in limits.items() if one.smoothing}
+        of_fields = smoothings_of(forward, {key: x for key, x in lengths.items() if key not in series}, compose)
+        in_time = {key: SmoothingInTime(lengths[key] / one.dt) for key, one in series.items() if key in lengths}
+        self.space = Vectors(self.communicator, config.grid.cells, precision, {**of_fields, **in_time}, series)
+        self.evaluation = Evaluation(members, self.box, [plan.states for plan in plans])
+        self.digests = digests_of(members)
+        self.since, self.done = time.monotonic(), 0  # the time and the number of the last iteration
+
+    def run(self, resumed: Path | None) -> Fitted:
+        """Iterate from the start, or from the checkpoint ``resumed``, to the end.
+
+        Raises InputError if the checkpoint does not fit, NumericsError if the objective is not finite at the start,
+        StoppedEarly after a signal or at the walltime.
+        """
+        self.communicator.watch.checkpoints(checkpoint_pattern(self.output))
+        if resumed is None:
+            remove_stale(self.output, self.communicator, after=-1)
+            state = first_state(self.space, self.box, self._unless_stopped(self.evaluation.at)(self.start))
+            self._store(state)
+        else:
+            state = checkpoints.read(resumed, self.members, self.start, self.digests)
+            self.done = len(state.rows) - 1
+            if not self.quiet:
+                say(f"continuing from {resumed.name}")
+        while not (why := _ended(state, self.fit)):
+            after = next_state(self.space, self.box, self._unless_stopped(self.evaluation), state, self.fit.history)
+            if after is None:
+                return Fitted(state, "no lower objective was found along the gradient; this may be a local minimum")
+            state = after
+            self._store(state)
+        return Fitted(state, why)
+
+    def _unless_stopped(self, at: Callable[[Vector], T]) -> Callable[[Vector], T]:
+        """The same evaluation, which raises StoppedEarly if the fit must stop."""
 
         def evaluate(unknowns: Vector) -> T:
-            if reason := stops.reason():
-                raise StoppedEarly(f"stopped by {reason} after {done} iterations", RESUME)
+            if reason := self.stops.reason():
+                raise StoppedEarly(f"stopped by {reason} after {self.done} iterations", RESUME)
             began = time.monotonic()
             point = at(unknowns)
-            longest.seconds = max(longest.seconds, time.monotonic() - began)
+            self.longest.seconds = max(self.longest.seconds, time.monotonic() - began)
             return point
 
         return evaluate
 
-    def taken(state: State) -> State:
-        """Store and show a state."""
-        nonlocal since, done
-        checkpoints.write(output, members, state, digests)
-        done = len(state.rows) - 1
-        communicator.watch.step(done)
+    def _store(self, state: State) -> None:
+        """Write a checkpoint of a state, and show the state."""
+        checkpoints.write(self.output, self.members, state, self.digests)
+        self.done = len(state.rows) - 1
+        self.communicator.watch.step(self.done)
         now = time.monotonic()
-        seconds, since = now - since, now
-        if not quiet:
+        seconds, self.since = now - self.since, now
+        if not self.quiet:
             _tell(state, seconds)
-        return state
-
-    communicator.watch.checkpoints(checkpoint_pattern(output))
-    if resumed is None:
-        remove_stale(output, communicator, after=-1)
-        state = taken(first_state(space, box, evaluated(evaluation.at)(start)))
-    else:
-        state = checkpoints.read(resumed, members, start, digests)
-        done = len(state.rows) - 1
-        if not quiet:
-            say(f"continuing from {resumed.name}")
-    while not (why := _ended(state, fit)):
-        after = next_state(space, box, evaluated(evaluation), state, fit.history)
-        if after is None:
-            return Fitted(state, "no lower objective was found along the gradient; this may be a local minimum")
-        state = taken(after)
-    return Fitted(state, why)
 
 
 def _ended(state: State, fit: FitConfig) -> str:

@@ -296,10 +296,6 @@ def history_of_continuation(
     never change. Raises InputError, on all processes, for any other change.
     """
 
-    def name_of(key: str) -> str:
-        """Return the dotted key of the input that names the file of an array."""
-        return f"{key}.series" if arrays[key].samples else key
-
     def compared() -> tuple[dict[str, Any], ...]:
         contents = inspect(path)
         origin = _origin(contents, path)
@@ -308,44 +304,83 @@ def history_of_continuation(
                 f"time.end: expected a time after that of {path.name}, t = {contents.time:g}, but got {config.time.end:g}; "
                 f"set a later end, or {origin.time.end:g} as before"
             )
-        changed = differences(origin, config)
         known = json_attribute(path, contents.attributes, "arrays_sha256", {})
-        same = {name_of(key) for key, found in arrays.items() if known.get(key) == found.sha256}
-        changed = {key: values for key, values in changed.items() if key not in same}
-        for key in changed:
-            given = is_set(key, overrides)
-            if allowed(key) or (given and not key.startswith("grid.")):
-                continue
-            remedy = (
-                f"keep its grid of {' x '.join(map(str, origin.grid.shape))} cells"
-                if key.startswith("grid.")
-                else f"if that is intended, use --set {_settable(key)}"
-            )
-            raise InputError(f"{key}: {path} was made with another value{_values(*changed[key])}; {remedy}")
-        for key, found in arrays.items():
-            named = name_of(key)
-            if known.get(key, found.sha256) == found.sha256 or named in changed:
-                continue
-            if not is_set(named, overrides):
-                raise InputError(
-                    f"{key}: {path} was made with other values than those in the file now; bring the file back, or, if other "
-                    f"values are intended, use --set {named}=..."
-                )
-            changed[key] = known[key], found.sha256
-        file = config.equation.in_file
-        source = contents.attributes.get("equation_source", "")
-        if (
-            file is not None
-            and file[0].read_text(encoding="utf-8") != source
-            and not is_set("equation.name", overrides)
-        ):
-            raise InputError(
-                f"equation.name: {path} was made with another text of {file[0]}, comments included, which it holds as "
-                "'equation_source'; if that is intended, use --set equation.name=..."
-            )
+        changed = _changed_keys(config, origin, arrays, known, path, overrides)
+        changed |= _changed_arrays(arrays, known, changed, path, overrides)
+        _refuse_other_class(config, contents, path, overrides)
         before = json_attribute(path, contents.attributes, "history", [])
         kernel = str(json_attribute(path, contents.attributes, "decomposition", {}).get("kernel", ""))
         entry = {"step": contents.step, "time": contents.time, "from": path.name, "kernel": kernel, "changed": changed}
         return (*before, entry)
 
     return from_rank_0(communicator, compared)
+
+
+def _changed_keys(
+    config: Config,
+    origin: Config,
+    arrays: Mapping[str, ArrayContents],
+    known: Mapping[str, str],
+    path: Path,
+    overrides: tuple[str, ...],
+) -> dict[str, Any]:
+    """Return the (old, new) values of the keys in which the input differs from ``origin``, by key.
+
+    Another file with the same values, by the digests ``known``, is no difference. Raises InputError for a change that is not
+    allowed.
+    """
+    same = {_file_key(key, found) for key, found in arrays.items() if known.get(key) == found.sha256}
+    changed = {key: values for key, values in differences(origin, config).items() if key not in same}
+    for key, values in changed.items():
+        of_grid = key.startswith("grid.")
+        if allowed(key) or (is_set(key, overrides) and not of_grid):
+            continue
+        remedy = (
+            f"keep its grid of {' x '.join(map(str, origin.grid.shape))} cells"
+            if of_grid
+            else f"if that is intended, use --set {_settable(key)}"
+        )
+        raise InputError(f"{key}: {path} was made with another value{_values(*values)}; {remedy}")
+    return changed
+
+
+def _changed_arrays(
+    arrays: Mapping[str, ArrayContents],
+    known: Mapping[str, str],
+    changed: Mapping[str, Any],
+    path: Path,
+    overrides: tuple[str, ...],
+) -> dict[str, tuple[str, str]]:
+    """Return the (old, new) digests of arrays whose files have other contents now, unless their keys have ``changed``.
+
+    Raises InputError if the user has not allowed the change with --set.
+    """
+    found = {}
+    for key, contents in arrays.items():
+        named = _file_key(key, contents)
+        if known.get(key, contents.sha256) == contents.sha256 or named in changed:
+            continue
+        if not is_set(named, overrides):
+            raise InputError(
+                f"{key}: {path} was made with other values than those in the file now; bring the file back, or, if other "
+                f"values are intended, use --set {named}=..."
+            )
+        found[key] = known[key], contents.sha256
+    return found
+
+
+def _file_key(key: str, contents: ArrayContents) -> str:
+    """Return the dotted key of the input that names the file of an array."""
+    return f"{key}.series" if contents.samples else key
+
+
+def _refuse_other_class(config: Config, contents: Contents, path: Path, overrides: tuple[str, ...]) -> None:
+    """Raise InputError if the file of the user's equation has another text now, and the user has not allowed that."""
+    file = config.equation.in_file
+    if file is None or is_set("equation.name", overrides):
+        return
+    if file[0].read_text(encoding="utf-8") != contents.attributes.get("equation_source", ""):
+        raise InputError(
+            f"equation.name: {path} was made with another text of {file[0]}, comments included, which it holds as "
+            "'equation_source'; if that is intended, use --set equation.name=..."
+        )

@@ -9,7 +9,7 @@ from support import on, simulation_of
 
 from hpcstencil.adjoint.limits import limits_of
 from hpcstencil.checkpoint.checkpoint import newest_checkpoint
-from hpcstencil.fit.run import Duration, run_fit
+from hpcstencil.fit.run import Duration, FitRun
 from hpcstencil.python.gradient import gathered_blocks
 from hpcstencil.runtime.communicator import OneProcess, connect, from_rank_0
 from hpcstencil.runtime.signals import Request
@@ -54,17 +54,16 @@ def found(path, communicator, steps, devices=1, resume=False):
     }
     members, plans = members_from(given, communicator, devices, "native", found=["u"]).planned(lambda _: {})
     problem = members.forward.problem
-    result = run_fit(
+    result = FitRun(
         members,
         plans,
         limits_of(problem, members.unknowns, problem.config.fit),
         path,
-        newest_checkpoint(path, communicator) if resume else None,
         lambda blocks: simulation_of(blocks.problem, communicator, devices, "native"),
         StopRequests(Request(), Walltime("99:00:00", communicator, time.monotonic()), lambda: 0.0, communicator),
         Duration(),
         quiet=True,
-    )
+    ).run(newest_checkpoint(path, communicator) if resume else None)
     blocks = gathered_blocks(members.forward, result.state.point.unknowns, ["equation.s"])
     return result.state.rows, {key: None if value is None else value.tobytes() for key, value in blocks.items()}
 
