@@ -130,7 +130,7 @@ class Native:
             aliases = {n: n for n, name in enumerate(names) if name in kept}
             changed = [n for n, name in enumerate(names) if name not in kept]
             aliases |= {len(names) + n: changed[n] for n in range(len(spare))}
-        results = self._called(given, len(given), strips, widths, frame, parameters, these, aliases, spare=spare)
+        results = self._call_program(given, len(given), strips, widths, frame, parameters, these, aliases, spare=spare)
         return dict(zip(names, results, strict=True))
 
     def attempt(
@@ -152,7 +152,7 @@ class Native:
         names, errors = self.program.fields, len(self.program.errors)
         given, spare = [fields[name] for name in names], [room[name] for name in names if room]
         aliases = {len(names) + n: n for n in range(len(spare))}
-        *after, sums = self._called(
+        *after, sums = self._call_program(
             given, len(given), strips, widths, frame, parameters, these, aliases, spare=spare, errors=errors
         )
         return dict(zip(names, after, strict=True)), sums
@@ -186,7 +186,9 @@ class Native:
 
         whole = {axis: (filled(lower), filled(upper)) for axis, (lower, upper) in strips.items()}
         given = [arrays[n] for n in section.given]
-        results = self._called(given, len(section.made), whole, widths, frame, parameters, these, None, section.numbers)
+        results = self._call_program(
+            given, len(section.made), whole, widths, frame, parameters, these, None, section.numbers
+        )
         return dict(zip(section.made, results, strict=True))
 
     def ended(self, arrays: Mapping[int, jax.Array]) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
@@ -212,7 +214,7 @@ class Native:
         rows = [jnp.broadcast_to(x, (self.members, *x.shape)) for x in samples] if self.members else samples
         return jnp.concatenate([numbers, *rows], -1) if rows else numbers
 
-    def _called(
+    def _call_program(
         self,
         given: Sequence[jax.Array],
         made: int,

@@ -71,7 +71,7 @@ class LoweredToArrays:
         return None
 
     def cells_held(self, plan: Plan) -> tuple[int, int]:
-        return cells_held(self.problem, plan, axes_of_arrays=len(plan.radius) if self.kernel == "conv" else 1)
+        return cells_held(self.problem, plan, arrays_per_stencil=len(plan.radius) if self.kernel == "conv" else 1)
 
     def exchange(self, plan: Plan, device_grid: DeviceGrid, communicator: Communicator) -> Exchange:
         return device_grid.exchange
@@ -94,16 +94,18 @@ class LoweredToArrays:
         )
 
 
-def cells_held(problem: Problem, plan: Plan, axes_of_arrays: int = 1) -> tuple[int, int]:
+def cells_held(problem: Problem, plan: Plan, arrays_per_stencil: int = 1) -> tuple[int, int]:
     """Estimate (values held between steps, values held while stepping) on each device, for array code.
 
     Both are numbers of array elements for all fields. XLA decides what it really keeps; the estimate fits right-hand
-    sides without nested operators. ``axes_of_arrays`` is the number of arrays that applying a stencil to one array makes.
+    sides without nested operators. ``arrays_per_stencil`` is the number of arrays that applying a stencil to one array makes.
     """
     fields, capacity = len(problem.fields), plan.topology.capacity()
     whole = math.prod(n + 2 * h for n, h in zip(capacity, plan.halo, strict=True))
     transformed = TRANSFORMED * whole if problem.by_fft else 0
-    return fields * math.prod(capacity), fields * whole * _arrays(problem.method, fields) * axes_of_arrays + transformed
+    return fields * math.prod(capacity), fields * whole * _arrays(
+        problem.method, fields
+    ) * arrays_per_stencil + transformed
 
 
 def _arrays(method: Method, fields: int) -> int:
