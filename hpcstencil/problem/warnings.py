@@ -78,7 +78,11 @@ def _passed_over(problem: Problem) -> list[str]:
             found[
                 f"time.tolerance: steps may pass over samples of a time series with dt = {part.dt:g}; set time.dt_max"
             ] = None
-        if isinstance(part, Pointwise) and part.function in PIECEWISE_CONSTANT and Time() in set(walk(part)):
+        if (
+            isinstance(part, Pointwise)
+            and part.function in PIECEWISE_CONSTANT
+            and any(isinstance(each, Time) for each in walk(part))
+        ):
             found[
                 "time.tolerance: the equation changes at some time, which steps may pass over; set time.dt_max to a fraction "
                 "of the time between changes"
