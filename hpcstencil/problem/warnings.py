@@ -64,30 +64,29 @@ def _without_means(problem: Problem) -> list[str]:
 
 def _passed_over(problem: Problem) -> list[str]:
     """A warning if steps may pass over a change of the equation in time: a comparison with t, or samples of a time series."""
-    time, found = problem.config.time, dict[str, None]()
+    time = problem.config.time
     trees = [*problem.right_hand_sides(), *(value for face in problem.faces.values() for value in face.values)]
-    for part in (part for tree in trees for part in walk(tree)):
-        if isinstance(part, Series) and time.dt is not None and time.dt > part.dt * (1 + ROUND):
-            found[
-                f"time.dt = {time.dt:g} is longer than dt = {part.dt:g} between the samples of a time series: expect changes "
-                "between the steps to be lost"
-            ] = None
-        if time.tolerance is None or time.dt_max is not None:
-            continue
-        if isinstance(part, Series):
-            found[
-                f"time.tolerance: steps may pass over samples of a time series with dt = {part.dt:g}; set time.dt_max"
-            ] = None
-        if (
-            isinstance(part, Pointwise)
-            and part.function in PIECEWISE_CONSTANT
-            and any(isinstance(each, Time) for each in walk(part))
-        ):
-            found[
-                "time.tolerance: the equation changes at some time, which steps may pass over; set time.dt_max to a fraction "
-                "of the time between changes"
-            ] = None
-    return list(found)
+    parts = [part for tree in trees for part in walk(tree)]
+    sampled = sorted({part.dt for part in parts if isinstance(part, Series)})
+    found = [
+        f"time.dt = {time.dt:g} is longer than dt = {dt:g} between the samples of a time series: expect changes between the "
+        "steps to be lost"
+        for dt in sampled
+        if time.dt is not None and time.dt > dt * (1 + ROUND)
+    ]
+    if time.tolerance is None or time.dt_max is not None:
+        return found
+    found += [
+        f"time.tolerance: steps may pass over samples of a time series with dt = {dt:g}; set time.dt_max"
+        for dt in sampled
+    ]
+    jumps = (part for part in parts if isinstance(part, Pointwise) and part.function in PIECEWISE_CONSTANT)
+    if any(isinstance(each, Time) for jump in jumps for each in walk(jump)):
+        found.append(
+            "time.tolerance: the equation changes at some time, which steps may pass over; set time.dt_max to a fraction of the "
+            "time between changes"
+        )
+    return found
 
 
 def _running_backwards(problem: Problem) -> list[str]:
