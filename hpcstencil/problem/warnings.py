@@ -83,8 +83,8 @@ def _passed_over(problem: Problem) -> list[str]:
     jumps = (part for part in parts if isinstance(part, Pointwise) and part.function in PIECEWISE_CONSTANT)
     if any(isinstance(each, Time) for jump in jumps for each in walk(jump)):
         found.append(
-            "time.tolerance: the equation changes at some time, which steps may pass over; set time.dt_max to a fraction of the "
-            "time between changes"
+            "time.tolerance: the equation changes at some time, which steps may pass over; set time.dt_max to a fraction of "
+            "the time between changes"
         )
     return found
 
