@@ -1,10 +1,10 @@
-"""Warnings before a run: a step that is too long, rates that are too small, a negative diffusion coefficient, shortest waves
-that grow fastest, a mask or a mean without content."""
+"""Warnings before a run: a step that is too long, rates that are too small, a negative diffusion coefficient, short waves
+that grow without bound, a mask or a mean without content."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -13,11 +13,22 @@ from hpcstencil.equations.user import Names, rates_of
 from hpcstencil.numerics.schedule import ROUND
 from hpcstencil.problem.problem import Problem
 from hpcstencil.problem.stability import stable_dt
-from hpcstencil.problem.von_neumann import GROWTH, estimated_step, growth_of_shortest_waves
-from hpcstencil.symbolic.differentiate import PIECEWISE_CONSTANT
-from hpcstencil.symbolic.expressions import Field, Pointwise, Series, Time, walk
-from hpcstencil.symbolic.numpy_evaluate import SAMPLED, at_start
+from hpcstencil.problem.von_neumann import GROWTH, estimated_step, unbounded_growth
+from hpcstencil.symbolic.expressions import (
+    Constant,
+    Field,
+    Node,
+    Parameter,
+    Pointwise,
+    Series,
+    Time,
+    bottom_up,
+    walk,
+)
+from hpcstencil.symbolic.numpy_evaluate import SAMPLED, at_start, by_node, evaluate
 
+MOMENTS = 2**16  # times at which functions of time are evaluated
+SUDDEN = 0.05  # a function of time that changes in a smaller part of the run has a pulse or jump
 DOUBTFUL = 3.0  # ratio of a stable step to the estimated one from which it is doubted
 
 
@@ -63,30 +74,61 @@ def _without_means(problem: Problem) -> list[str]:
 
 
 def _passed_over(problem: Problem) -> list[str]:
-    """A warning if steps may pass over a change of the equation in time: a comparison with t, or samples of a time series."""
+    """A warning if steps may pass over changes of the equation in time: samples of a series, or a pulse or jump."""
     time = problem.config.time
     trees = [*problem.right_hand_sides(), *(value for face in problem.faces.values() for value in face.values)]
-    parts = [part for tree in trees for part in walk(tree)]
-    sampled = sorted({part.dt for part in parts if isinstance(part, Series)})
+    sampled = sorted({part.dt for tree in trees for part in walk(tree) if isinstance(part, Series)})
     found = [
         f"time.dt = {time.dt:g} is longer than dt = {dt:g} between the samples of a time series: expect changes between the "
         "steps to be lost"
         for dt in sampled
         if time.dt is not None and time.dt > dt * (1 + ROUND)
     ]
-    if time.tolerance is None or time.dt_max is not None:
-        return found
-    found += [
-        f"time.tolerance: steps may pass over samples of a time series with dt = {dt:g}; set time.dt_max"
-        for dt in sampled
-    ]
-    jumps = (part for part in parts if isinstance(part, Pointwise) and part.function in PIECEWISE_CONSTANT)
-    if any(isinstance(each, Time) for jump in jumps for each in walk(jump)):
+    if time.tolerance is not None and time.dt_max is None and _changes_suddenly(problem, trees):
         found.append(
-            "time.tolerance: the equation changes at some time, which steps may pass over; set time.dt_max to a fraction of "
-            "the time between changes"
+            "time.tolerance: the equation has a pulse or jump in time, which steps may pass over; set time.dt_max to a "
+            "fraction of its duration"
         )
     return found
+
+
+def _changes_suddenly(problem: Problem, trees: Sequence[Node]) -> bool:
+    """Whether a function of time in the ``trees`` changes in a small part of the run only, less than SUDDEN of it."""
+    times, functions = np.linspace(0.0, problem.config.time.end, MOMENTS), functions_of_time(trees)
+    for run in problem.members or (problem,):
+        for function in functions:
+            values = evaluate(function, values={**by_node(run.parameters), Time(): times})
+            changes = np.sort(np.abs(np.diff(np.asarray(values, np.float64))))[::-1]
+            if np.isfinite(changes).all() and changes.sum() > 0.0:
+                needed = np.searchsorted(np.cumsum(changes), 0.99 * changes.sum())
+                if needed < SUDDEN * len(changes):
+                    return True
+    return False
+
+
+def functions_of_time(trees: Sequence[Node]) -> list[Node]:
+    """The largest parts of the ``trees`` that depend on time, and on nothing else but numbers.
+
+    Comparisons with 0 are left out: upwind() makes them of a velocity, which itself need not jump.
+    """
+    kinds, found = dict[Node, str](), dict[Node, None]()
+    for tree in trees:
+        for part in bottom_up(tree):
+            below = {kinds[child] for child in part.children}
+            match part:
+                case Constant() | Parameter():
+                    kinds[part] = "number"
+                case Time():
+                    kinds[part] = "time"
+                case Pointwise() | Series():
+                    kinds[part] = next((kind for kind in ("other", "time") if kind in below), "number")
+                case _:
+                    kinds[part] = "other"
+            if kinds[part] == "other":
+                found |= {child: None for child in part.children if kinds[child] == "time"}
+        if kinds[tree] == "time":
+            found[tree] = None
+    return [part for part in found if not (isinstance(part, Pointwise) and part.children[1:] == (Constant(0.0),))]
 
 
 def _running_backwards(problem: Problem) -> list[str]:
@@ -112,13 +154,13 @@ def _running_backwards(problem: Problem) -> list[str]:
 
 
 def _ill_posed(problem: Problem) -> list[str]:
-    """A warning if the shortest waves grow fastest, as with a negative diffusion coefficient."""
-    growth = max(growth_of_shortest_waves(run) for run in problem.members or (problem,))
+    """A warning if short waves grow without bound, as with a negative diffusion coefficient."""
+    growth = max(unbounded_growth(run) for run in problem.members or (problem,))
     if growth * problem.config.time.end <= math.log(GROWTH):
         return []
     return [
-        f"equation: waves of two cells grow fastest, e-fold in t = {1 / growth:.3g}, as with a negative diffusion coefficient: "
-        "expect the solution to blow up for any step"
+        f"equation: short waves grow, on this grid by a factor of e in t = {1 / growth:.3g} and faster on finer ones, as with "
+        "a negative diffusion coefficient: expect the solution to blow up for any step"
     ]
 
 

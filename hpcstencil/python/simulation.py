@@ -218,7 +218,7 @@ class Simulation:
         """
         from hpcstencil.python.datasets import grid_dataset
 
-        key = self._field(name)
+        key = agree(self._communicator, lambda: self._field(name))
         with THIS_PROCESS.together(key):
             whole = grid_dataset(self._open, self._stepping.state, (name,))
         return None if whole is None else whole[name]
@@ -524,6 +524,9 @@ class Simulation:
         InputError for an unknown field, a wrong shape, or values that are not finite.
         """
         simulation, stepping = self._open, self._stepping
+        given = repr((name, value if isinstance(value, str) or _is_number(value) else None)).encode()
+        with self._together():
+            THIS_PROCESS.refuse_different_calls("sim[field]", arguments=given, check=lambda: self._field(name))
         key, block = agree(
             self._communicator, lambda: ((key := self._field(name)), block_of(simulation, name, value, key))
         )

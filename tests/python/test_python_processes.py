@@ -158,6 +158,8 @@ def test_a_rank_that_makes_other_calls_ends_all(folder, call, status, words):
     "sim.tangent({'equation.c': 1.0}) if rank else sim.value_and_gradient()",
     "sim.run(output=f'run{rank}.h5')",
     "sim.on(every_steps=1 + rank)",
+    "sim.__setitem__('u', 'x' if rank else '2*x')",
+    "sim.__setitem__('u', float(rank))",
 ])  # fmt: skip
 def test_different_arguments_on_ranks_are_refused(folder, call):
     script = f"""
@@ -186,19 +188,21 @@ def test_an_error_on_one_rank_is_raised_on_all_and_leaves_them_in_step(folder):
         lambda: sim.on(every_steps=0 if rank else 1),
         lambda: sim.__setitem__("w" if rank else "u", 0.0),
         lambda: sim.local.__setitem__(None if rank else "u", 0.0),
+        lambda: sim["q" if rank else "u"],
     ):
         try:
             call()
         except hs.InputError as error:
             os.write(1, f"{error}\\n".encode())
         sim.step(1)
-    assert sim.steps == 7
+    assert sim.steps == 8
     """
     said = python(folder, script, 2).stdout.splitlines()
-    assert len(said) == 14
+    assert len(said) == 16
     assert all(sum(words in line for line in said) == 2 for words in (
         "rank 1: step: expected a number of steps, but got -1", "step: expected a number of steps, but got 'two'",
         "rank 1: run_until: ", "rank 1: every: ", "rank 1: on: ", "rank 1: sim['w']", "rank 1: sim.local[None]",
+        "rank 1: sim['q']",
     )), said  # fmt: skip
 
 
