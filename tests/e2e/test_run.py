@@ -19,6 +19,7 @@ from commands import ENVIRONMENT, INPUT, assert_same, contents, ended, here, hpc
 
 from hpcstencil.checkpoint.checkpoint import SCALARS, newest_checkpoint
 from hpcstencil.checkpoint.paths import list_checkpoints, step_of
+from hpcstencil.io.hdf5_validation import SIGNATURE
 from hpcstencil.runtime.communicator import OneProcess
 
 pytestmark = pytest.mark.e2e
@@ -217,9 +218,13 @@ def test_restart_begins_a_new_output_at_the_checkpoint(reference, begun, folder)
 
 
 def test_an_existing_output_is_kept(folder):
-    (folder / "run.h5").write_bytes(b"precious")
-    result = hpcstencil(2, "run", "input.toml", folder=folder, status=2)
-    assert "--overwrite" in result.stderr and (folder / "run.h5").read_bytes() == b"precious"
+    for precious, words, options in (
+        (SIGNATURE + b"precious", "exists already; use --overwrite", ()),
+        (b"my thesis", "exists already, and is not an HDF5 file; remove it", ("--overwrite",)),
+    ):
+        (folder / "run.h5").write_bytes(precious)
+        result = hpcstencil(2, "run", "input.toml", *options, folder=folder, status=2)
+        assert words in result.stderr and (folder / "run.h5").read_bytes() == precious
 
 
 def test_other_physics_are_not_resumed(begun, folder):
