@@ -30,9 +30,7 @@ from hpcstencil.symbolic.differentiate import PIECEWISE_CONSTANT
 from hpcstencil.symbolic.expressions import OPERATORS, Field, Node, Pointwise, has_own_ghosts, rebuilt
 
 TAPE, OPERAND = "tape.", "operand."  # prefixes of names of fields; numbers follow
-MOST_VALUES = (
-    2  # per cell and step, if only one stage needs values: loading more takes longer than computing them again
-)
+MOST_VALUES = 2  # per cell and step, if only one stage needs values: loading more takes longer than computing
 MOST_OF_STAGE = 1  # values per cell and stage, if several stages need values
 MOST_OPERANDS = 2  # most operands that become fields
 

@@ -1,7 +1,7 @@
 """The values at receivers after every few steps, for probes and for the objectives of gradients.
 
-The cells around receivers are recorded, by native code within its calls, into a buffer. Before it is full, cells next to other
-blocks are exchanged, and each process interpolates at its own receivers.
+The cells around receivers are recorded, by native code within its calls, into a buffer. When it is full, or values are needed,
+cells next to other blocks are exchanged, and each process interpolates at its own receivers.
 """
 
 from __future__ import annotations
