@@ -221,7 +221,7 @@ def _publish(target: Path, make: Callable[[Path], object]) -> None:
     """Create the file ``target``, and its folder if it is missing.
 
     ``make`` writes the file under a temporary name with the same suffix. A failure leaves no incomplete file, and an older
-    picture as it was.
+    picture as it was. (`runtime.atomic_write` does the same, but imports the modules of MPI.)
     """
     linked = Path(os.path.realpath(target))
     temporary = linked.with_name(f".{os.getpid()}.{linked.name}")

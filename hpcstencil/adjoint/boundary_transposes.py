@@ -57,8 +57,8 @@ def reflected(part: Operator, c: Node) -> Node:
     """The operator with the reflected stencil, applied to ``c``. It is the transpose on a grid without boundaries."""
     match part:
         case Derivative(_, orders, bias):
-            reflected = replace(part, operand=c, bias=-bias, beyond=False)
-            return -reflected if sum(orders) % 2 else reflected
+            even = replace(part, operand=c, bias=-bias, beyond=False)
+            return -even if sum(orders) % 2 else even
         case Halfway(_, axis, kind, onto):
             other = Halfway(c, axis, REFLECTED[kind], "centres" if onto == "faces" else "faces")
             return -other if kind == "difference" else other

@@ -110,12 +110,12 @@ def _compute(
     from hpcstencil.runtime.progress import say
 
     path, communicator, config = claim.output, members.forward.communicator, members.config
+    tell = (lambda text: None) if quiet else say
     resumable = ResumableGradient(path, members, request, STARTED, quiet)
     interrupted = newest is not None
     if not overwrite and from_rank_0(communicator, lambda: is_complete(path, config, resumable.digests, interrupted)):
         remove(path, communicator)
-        if not quiet:
-            say(f"{path} is complete")
+        tell(f"{path} is complete")
         return
     prepare_folder(path, communicator)
     claim.take()
@@ -123,11 +123,9 @@ def _compute(
         remove(path, communicator)
     if newest is not None:
         resumable.resume(newest)
-        if not quiet:
-            say(f"continuing from {newest.name}")
+        tell(f"continuing from {newest.name}")
     plans = resumable.planned()
-    if not quiet:
-        say(in_words(plans))
+    tell(in_words(plans))
     total = resumable.total(plans)
     whole = collected(resumable.members, total)
     from_rank_0(communicator, lambda: write(path, members, total.value, whole, resumable.digests))

@@ -52,8 +52,7 @@ class Samples:
     def of_member(self, forward: ComposedSimulation, observed: Mapping[str, np.ndarray]) -> Self:
         """The same receivers for another member of an ensemble, with its data. No values may have been taken yet."""
         other = copy.copy(self)
-        other.forward, other.observed, other.recorder = forward, observed, copy.copy(self.recorder)
-        other.recorder.simulation, other.recorder.weights = forward, []
+        other.forward, other.observed, other.recorder = forward, observed, self.recorder.of_member(forward)
         return other
 
     def begin(
@@ -61,9 +60,7 @@ class Samples:
     ) -> None:
         """Begin to record a run with these ``parameters``: its ``fields`` at t = 0, or what follows the results of earlier
         calls of `drain`, if there are any. Collective."""
-        if not self.recorder.weights:
-            self.recorder.begin(fields)
-        self.recorder.count = 0
+        self.recorder.begin(fields)
         self.parameters, self.rows, self.drained, self.values = parameters, [*map(dict, recorded)], len(recorded), {}
         if not recorded:
             self._record(fields, 0.0)

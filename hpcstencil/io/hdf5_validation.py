@@ -66,8 +66,9 @@ def refuse_other_files(file: h5py.File, path: Path, view: io.RawIOBase | None = 
 def _refuse_endless_heaps(file: io.RawIOBase) -> None:
     """Raise OSError if the entries of a global heap, which holds the texts of attributes, do not fill it.
 
-    HDF5 would read such a heap without end if the size of an entry is 0. Only heaps in the first `EXAMINED` bytes are checked;
-    those of attributes are among the first things in a file. Reference: HDF5 File Format Specification 3.0, sect. III.E.
+    HDF5 would read such a heap without end if the size of an entry is 0. Only heaps in the first `EXAMINED` bytes are checked:
+    the attributes with which a file is created are there, those that a run changes later may not be. Reference: HDF5 File
+    Format Specification 3.0, sect. III.E.
     """
     file.seek(0)
     found = file.read(EXAMINED) or b""

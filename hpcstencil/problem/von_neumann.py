@@ -50,6 +50,7 @@ HIGHEST = 200  # largest number of levels of a tree that is analysed
 GROWING = 1e-6  # a mode whose Re λ / max |λ| exceeds this grows in the equation itself, and is left out
 ILL_POSED = 1e-3  # least Re λ / max |λ| of a mode that shows an ill-posed equation
 FINER = 64  # ratio of the cell widths of the two grids on which the growth of waves is compared
+RISING = 8  # growth that rises by more has no bound: it rises FINER-fold, or by a power of that
 GROWTH = 1e3  # a run in which a mode grows by more than this factor is called unstable
 
 Offset = tuple[int, ...]
@@ -79,23 +80,25 @@ class Frozen:
         self.initial, self.parameters = initial, numpy_evaluate.by_node(parameters)
         ranges = [np.unique(np.linspace(0, n - 1, per_axis).round().astype(np.int64)) for n in grid.shape]
         self.cells = [axis.ravel() for axis in np.meshgrid(*ranges, indexing="ij")]
-        self.angles = angles_of(grid.ndim)
+        half = np.linspace(0.0, np.pi, ANGLES // 2 + 1)
+        whole = np.linspace(-np.pi, np.pi, ANGLES)
+        angles = np.meshgrid(half, *[whole] * (grid.ndim - 1), indexing="ij")
+        self.angles = [axis.ravel() for axis in angles]
         self.values: dict[tuple[Node, Offset], Any] = {}
         self.symbols: dict[Node, Symbol] = {}
 
     def matrices(self, trees: Mapping[str, Node], rates: Mapping[str, Node]) -> tuple[np.ndarray, np.ndarray]:
         """(the matrices ∂F_m/∂u_n, the ``rates`` by field) for all sampled cells and angles.
 
-        Both are in 1/time: a float64 or complex array of shape (cells, angles, fields, fields), and a float64 array of shape
-        (cells, angles, fields), 0 for fields without a rate. Cells with a matrix that is not finite are left out.
+        Both are in 1/time: a float64 or complex array of shape (modes, fields, fields), and float64 of shape (modes, fields),
+        0 for fields without a rate. Modes whose matrix is not finite are left out.
         """
         symbols, count, here = [self.symbol(tree) for tree in trees.values()], len(trees), (0,) * self.grid.ndim
         entries = [symbol.get(name, np.zeros((1, 1))) for symbol in symbols for name in trees]
         entries += [_column(self.value(rates.get(name, ZERO), here)) for name in trees]
-        modes = np.stack(np.broadcast_arrays(*entries, self.angles[0]), -1)[..., :-1]
-        modes = modes[np.isfinite(modes).all((1, 2))]
-        found = modes[..., : count * count]
-        return found.reshape(*found.shape[:2], count, count), modes[..., count * count :].real
+        modes = np.stack(np.broadcast_arrays(*entries), -1).reshape(-1, count * (count + 1))
+        modes = modes[np.isfinite(modes).all(1)]
+        return modes[:, : count * count].reshape(-1, count, count), modes[:, count * count :].real
 
     # ---- values in cells ----
 
@@ -117,11 +120,10 @@ class Frozen:
                 return np.float64(0.0)
             case Series():
                 return numpy_evaluate.evaluate(at_time(tree, 0.0), values=self.parameters)
+            case DivGrad() if self.uniform:
+                return np.float64(0.0)
             case DivGrad():
                 gradient, mean, divergence = self.discretization.div_grad(tree)
-
-                if self.uniform:
-                    return np.float64(0.0)
 
                 def flux(there: Offset) -> Any:
                     return self._sum(mean, tree.coefficient, there) * self._sum(gradient, tree.operand, there)
@@ -198,14 +200,7 @@ class Frozen:
 
     def _of(self, stencil: Stencil) -> np.ndarray:
         """The symbol of a stencil at all angles: a complex array of shape (angles,)."""
-        return np.array(stencil.weights) @ np.exp(1j * np.array(stencil.offsets) @ self.angles)
-
-
-def angles_of(ndim: int) -> np.ndarray:
-    """The sampled angles θ in radians, of shape (axes, angles)."""
-    half = np.linspace(0.0, np.pi, ANGLES // 2 + 1)
-    whole = np.linspace(-np.pi, np.pi, ANGLES)
-    return np.stack(np.meshgrid(half, *[whole] * (ndim - 1), indexing="ij")).reshape(ndim, -1)
+        return np.array(stencil.weights) @ np.exp(1j * np.array(stencil.offsets) @ np.array(self.angles))
 
 
 def _column(value: Any) -> np.ndarray:
@@ -226,10 +221,10 @@ def matrices(
     """The matrices of modes near the initial state, and the damping rates ``damped`` there, as `Frozen.matrices` returns them.
 
     ``trees`` are the time derivatives by field, and ``initial`` the initial expressions; fields without one are 0. The
-    result has no cell if a tree has more than HIGHEST levels.
+    result is empty if a tree has more than HIGHEST levels.
     """
     if any(size_and_height(tree)[1] > HIGHEST for tree in trees.values()):
-        return np.zeros((0, 1, len(trees), len(trees))), np.zeros((0, 1, len(trees)))
+        return np.zeros((0, len(trees), len(trees))), np.zeros((0, len(trees)))
     modes = ANGLES**grid.ndim * len(trees) ** 2
     per_axis = next((n for n in CELLS if n**grid.ndim * modes <= ROOM), CELLS[-1])
     with np.errstate(all="ignore"):
@@ -254,7 +249,7 @@ def stable_partitioned_step(
     mode that grows in the equation is left out.
     """
     rates = np.linalg.eigvals(matrices)
-    bounded = (rates.real <= GROWING * np.abs(rates).max(initial=0.0)).all(-1)
+    bounded = (rates.real <= GROWING * np.abs(rates).max(initial=0.0)).all(1)
 
     def amplified(step: float) -> float:
         made = step_matrices(method, matrices[bounded], damping[bounded], groups, step)
@@ -364,8 +359,8 @@ def unbounded_growth(problem: Problem) -> float:
         return 0.0
     here, finer = (np.linalg.eigvals(matrices_near_start(problem, n, uniform=True)[0]) for n in (1, FINER))
     growth, fastest = float(here.real.max(initial=0.0)), float(finer.real.max(initial=0.0))
-    is_real = fastest > ILL_POSED * np.abs(finer).max(initial=0.0)  # not the rounding error of a double eigenvalue
-    return growth if growth > 0.0 and is_real and fastest > FINER / 8 * growth else 0.0
+    rounding = ILL_POSED * np.abs(finer).max(initial=0.0)  # of eigenvalues that coincide
+    return growth if growth > 0.0 and fastest > max(rounding, RISING * growth) else 0.0
 
 
 def matrices_near_start(problem: Problem, finer: int = 1, uniform: bool = False) -> tuple[np.ndarray, np.ndarray]:

@@ -19,6 +19,7 @@ from hpcstencil.config.paths import check_output_path
 from hpcstencil.config.provenance import to_toml
 from hpcstencil.config.reader import check_sources, from_mapping, load
 from hpcstencil.config.settings import TABLES, Config
+from hpcstencil.equations import HasPositiveFields
 from hpcstencil.io.array_file import ArrayContents
 from hpcstencil.io.output_lock import claimed
 from hpcstencil.io.output_preparation import refuse_existing
@@ -155,7 +156,7 @@ class Simulation:
             raise
         self._program = program
         self._take(simulation)  # the arrays of the program are not kept
-        self._replaced = True  # fields whose values may not be positive, where they must be
+        self._replaced = True  # whether fields may have values that are not positive, where they must be
         self._assigned = dict.fromkeys(given.initial, "as values")
         self._per_member = set[str]()
         for name, value in given.initial.items():
@@ -218,8 +219,8 @@ class Simulation:
         """
         from hpcstencil.python.datasets import grid_dataset
 
-        key = agree(self._communicator, lambda: self._field(name))
-        with THIS_PROCESS.together(key):
+        with THIS_PROCESS.together(f"sim[{name!r}]"):
+            agree(self._communicator, lambda: self._field(name))
             whole = grid_dataset(self._open, self._stepping.state, (name,))
         return None if whole is None else whole[name]
 
@@ -336,7 +337,7 @@ class Simulation:
         the interval is a positive number, and in the loop NumericsError and StoppedEarly as `run`.
         """
         stepping, reached = self._ready("every"), [False]
-        with self._together():
+        with THIS_PROCESS.together("sim.every"):
             THIS_PROCESS.refuse_different_calls("every", interval, check=lambda: _interval("every", interval))
         pause = AtTimes(float(interval), partial(reached.__setitem__, 0, True), stepping)
 
@@ -372,7 +373,7 @@ class Simulation:
             elif isinstance(every_steps, bool) or not isinstance(every_steps, int | np.integer) or every_steps < 1:
                 raise InputError(f"on: expected a positive integer for every_steps, but got {every_steps!r}; change it")
 
-        with self._together():
+        with THIS_PROCESS.together("sim.on"):
             given = f"{every_steps} {every}".encode()
             THIS_PROCESS.refuse_different_calls("on", arguments=given, check=check)
 
@@ -525,11 +526,10 @@ class Simulation:
         """
         simulation, stepping = self._open, self._stepping
         given = repr((name, value if isinstance(value, str) or _is_number(value) else None)).encode()
-        with self._together():
+        with THIS_PROCESS.together(f"sim[{name!r}] = ..."):
             THIS_PROCESS.refuse_different_calls("sim[field]", arguments=given, check=lambda: self._field(name))
-        key, block = agree(
-            self._communicator, lambda: ((key := self._field(name)), block_of(simulation, name, value, key))
-        )
+        key = self._field(name)
+        block = agree(self._communicator, lambda: block_of(simulation, name, value, key))
         at_first = stepping.clock.step == 0 and stepping.clock.time == 0.0
         if isinstance(value, str) and at_first:
             self._assigned.pop(name, None)
@@ -700,15 +700,6 @@ class Simulation:
         return self._stepping
 
     @contextmanager
-    def _together(self) -> Iterator[None]:
-        """Context manager around what all processes do together: the watchdog ends the launch if one of them is lost."""
-        self._communicator.watch.outside(False)
-        try:
-            yield
-        finally:
-            self._communicator.watch.outside(True)
-
-    @contextmanager
     def _stepping_on(
         self,
         method: str,
@@ -719,18 +710,20 @@ class Simulation:
     ) -> Iterator[None]:
         """Context manager around taking at most ``limit`` steps, one thread at a time. It compiles them on first use, and
         marks the simulation as busy. The other arguments are those of `ThisProcess.refuse_different_calls`."""
-        with PROGRAMS.turn, self._together():
+        with PROGRAMS.turn:
+            self._communicator.watch.outside(False)
             try:
                 THIS_PROCESS.refuse_different_calls(method, value, arguments, check)
                 if not self._compiled:
                     compile_steps(self._stepping, limit)
                     self._compiled = True
-                if self._replaced:
+                if self._replaced and isinstance(self._open.problem.equation, HasPositiveFields):
                     refuse_not_positive(self._open.problem, self._stepping.finite.extremes(self._stepping.state)[0])
-                    self._replaced = False
+                self._replaced = False
                 self._busy = True
                 yield
             finally:
+                self._communicator.watch.outside(True)
                 self._busy = False
 
     def _progress(self, shown: bool) -> StepProgress:
@@ -771,8 +764,12 @@ class Simulation:
         options = Options(path, overwrite, quiet=not progress)
         outputs = outputs_of(simulation.problem, options)
         if not overwrite:
-            for made in outputs:
-                agree(communicator, partial(refuse_existing, made, "output", "overwrite=True to replace it"))
+
+            def check() -> None:
+                for made in outputs:
+                    refuse_existing(made, "output", "overwrite=True to replace it")
+
+            agree(communicator, check)
         asked = os.fsencode(path) + bytes([bool(overwrite)])
         with self._stepping_on("run", arguments=asked), _watched() as request, claimed(outputs, communicator) as claims:
             source_of(config, self._open.problem.contents, options, communicator)  # refuses an existing file

@@ -190,8 +190,8 @@ class Control:
         growth = min(wished, 1.0) if rejected else wished
         # A step that was shortened to land on an output says little about the size of the next.
         proposed = max(dt, growth * leap.steps.dt) if leap.steps.dt < dt else growth * dt
-        dt = min(proposed, self.problem.config.time.longest_step)
-        return replace(leap.after, measured_dt=dt, last_error=error), False
+        next_dt = min(proposed, self.problem.config.time.longest_step)
+        return replace(leap.after, measured_dt=next_dt, last_error=error), False
 
     def tried(self, clock: Clock, dt: float) -> Leap:
         """Return the step to attempt at ``clock``: of size ``dt``, or shorter if it would pass the next output or the end."""

@@ -6,7 +6,9 @@ cells next to other blocks are exchanged, and each process interpolates at its o
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
+from typing import Self
 
 import numpy as np
 
@@ -63,9 +65,20 @@ class ReceiverRecorder:
     def is_full(self) -> bool:
         return self.count == self.capacity
 
+    def of_member(self, simulation: ComposedSimulation) -> Self:
+        """The same buffer for another member of an ensemble, whose runs do not overlap with this one's."""
+        other = copy.copy(self)
+        other.simulation, other.weights = simulation, []
+        return other
+
     def begin(self, fields: Fields) -> None:
-        """Find the weights at the first state of a run. Collective. Raises the errors of `weights_of`."""
-        self.weights = weights_of(self.simulation, self.receivers, self.part, fields)
+        """Begin a run at its first state with an empty buffer, and find the weights, once. Collective.
+
+        Raises the errors of `weights_of`.
+        """
+        self.count = 0
+        if not self.weights:
+            self.weights = weights_of(self.simulation, self.receivers, self.part, fields)
 
     def steps_left(self, step: int) -> int:
         """The largest number of steps of the next call, which begins at the state after ``step`` steps."""
@@ -103,13 +116,15 @@ class ReceiverRecorder:
             return {}
         return dict(zip(probed, self.simulation.derived[PROBED](fields, parameters, time), strict=True))
 
-    def finite_records(self, count: int) -> int:
-        """How many of the ``count`` records that a call has added come before the first that is not finite, on any process.
-        Collective."""
+    def keep_finite(self, count: int) -> int:
+        """Keep those of the ``count`` records of a call that come before the first that is not finite on some process, and
+        return their number. Collective."""
         rows = self.samples.values.reshape(self.capacity, -1)  # with those of all members
         broken = np.flatnonzero(~np.isfinite(rows[self.count : self.count + count]).all(axis=1))
         mine = int(broken[0]) if len(broken) else count
-        return -int(self.simulation.communicator.maximum(np.array([-mine]))[0])
+        kept = -int(self.simulation.communicator.maximum(np.array([-mine]))[0])
+        self.count += kept
+        return kept
 
     def interpolate(self) -> list[np.ndarray]:
         """Interpolate all records at this process's receivers, and empty the buffer. Collective.

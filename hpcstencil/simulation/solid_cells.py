@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from hpcstencil.distributed.halo import Fields
@@ -11,17 +13,22 @@ from hpcstencil.simulation.simulation import ComposedSimulation
 from hpcstencil.validation.errors import InputError
 
 
-def solid_block(simulation: ComposedSimulation, fields: Fields) -> np.ndarray:
+def solid_block(simulation: ComposedSimulation, fields: Fields, chosen: Sequence[slice] | None = None) -> np.ndarray:
     """Return this process's block of the mask: int8, 1 in solid cells and 0 in the fluid; local, without ghost cells.
 
-    It has a leading member axis only if the masks of an ensemble's members differ. The problem must have a mask.
+    It has a leading member axis only if the masks of an ensemble's members differ. ``chosen`` selects cells of the block, by a
+    slice per axis. The problem must have a mask.
     """
     problem, mask = simulation.problem, simulation.problem.mask
     assert mask is not None
+    cells = tuple(chosen or (slice(0, stop - start, 1) for start, stop in simulation.ranges))
     if mask.is_read:
         block = simulation.block(fields[SOLID])
-        return np.ascontiguousarray(block[..., 0] if problem.members else block, np.int8)
-    blocks = [block.astype(np.int8) for block in solid_in_expression(problem, simulation.ranges)]
+        return np.ascontiguousarray((block[..., 0] if problem.members else block)[cells], np.int8)
+    within = zip(simulation.ranges, cells, strict=True)
+    ranges = [(start + s.start, min(start + s.stop, stop)) for (start, stop), s in within]
+    steps = tuple(slice(None, None, s.step) for s in cells)
+    blocks = [block[steps].astype(np.int8) for block in solid_in_expression(problem, ranges)]
     return np.stack(blocks) if len(blocks) > 1 else blocks[0]
 
 

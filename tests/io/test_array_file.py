@@ -51,7 +51,7 @@ def test_a_mask_without_solid_cells_is_warned_of(folder):
     assert warning.startswith("mask.solid: no cell is solid")
     assert warnings_of(problem_of(**tables, mask={"solid": "solid.npy"})) == []
     (warning,) = warnings_of(problem_of(**tables, mask={"solid": "x > 100"}))
-    assert warning.startswith("mask.solid: no cell is solid, since the expression is 0")
+    assert warning.startswith("mask.solid: no cell is solid, since all its values are 0")
     assert warnings_of(problem_of(**tables, mask={"solid": "x < 2"})) == []
 
 

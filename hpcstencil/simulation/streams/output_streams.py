@@ -126,8 +126,7 @@ class FurtherOutput(Stream):
         continues = source.append and from_rank_0(processes, self.path.exists)
         solid = None
         if self.simulation.problem.mask is not None:
-            chosen: tuple[Any, ...] = (..., *self.own)
-            solid = np.ascontiguousarray(solid_block(self.simulation, dict(state.fields))[chosen])
+            solid = solid_block(self.simulation, dict(state.fields), self.own)
             self.description = replace(self.description, solid_axes=solid.ndim)
         self.file = self._opened(append=continues, cut=self.output.kept_without_loss(clock))
         if solid is not None:
@@ -384,9 +383,8 @@ def check_files(problem: Problem, options: Options, append: bool, communicator: 
         return found if append else []
 
     for path in from_rank_0(communicator, look):
-        history_of_continuation(
-            config, problem.contents, path, options.overrides, communicator
-        )  # refuses another run's
+        # refuses the file of another run
+        history_of_continuation(config, problem.contents, path, options.overrides, communicator)
 
 
 def _check_continued(problem: Problem, name: str, path: Path, append: bool) -> None:

@@ -74,9 +74,8 @@ class Probes(Stream):
         if not self.recorder.while_stepping:
             return None
         steps = self.leap.multiples(self.every, self.recorder.with_last)
-        finite = self.recorder.finite_records(len(steps))
+        finite = self.recorder.keep_finite(len(steps))
         self._note(steps[:finite])
-        self.recorder.count += finite
         self._interpolate_if_full()
         return steps[finite] if finite < len(steps) else None
 
